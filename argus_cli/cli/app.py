@@ -1,0 +1,52 @@
+"""The command tree and the one boundary where errors become a line and an exit code."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from argus_cli.cli import caption, models
+from argus_cli.errors import ArgusError, ExitCode
+
+app = typer.Typer(
+    name="argus",
+    help="Caption pictures and understand videos on this machine, offline.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("caption", no_args_is_help=True)(caption.caption)
+app.add_typer(models.app, name="models")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"argus {version('argus-vlm')}")
+        raise typer.Exit
+
+
+@app.callback(no_args_is_help=True)
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main() -> None:
+    """Run the command line. Typer ends usage errors, Ctrl-C and a closed pipe by itself."""
+    try:
+        app()
+    except Exception as error:
+        if os.environ.get("ARGUS_DEBUG") == "1":
+            raise
+        if isinstance(error, ArgusError):
+            message, code = str(error), error.exit_code
+        else:
+            message = f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
+            code = ExitCode.SOME_FAILED
+        typer.echo(f"argus: {message}", err=True)
+        sys.exit(code)

@@ -1,0 +1,158 @@
+"""`argus caption`: parse, caption one input after the other, write."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from argus_cli.cli import options as opt
+from argus_cli.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from argus_cli.output.records import Writer
+    from argus_cli.schema import Caption, Failure
+
+
+class Style(StrEnum):
+    caption = "caption"
+    short = "short"
+    detailed = "detailed"
+    alt = "alt"
+    tags = "tags"
+
+
+def caption(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Pictures; - reads one from stdin."),
+    ],
+    style: Annotated[Style, typer.Option("--style", rich_help_panel=opt.SAY)] = Style.caption,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT",
+            rich_help_panel=opt.SAY,
+            help="A question or an instruction, instead of a style.",
+        ),
+    ] = None,  # fmt: skip
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", metavar="TEXT", rich_help_panel=opt.SAY, help="A system turn before it."
+        ),
+    ] = None,
+    model: opt.ModelName = None,
+    device: opt.DeviceName = opt.Device.auto,
+    dtype: opt.DTypeName = opt.DType.auto,
+    threads: opt.Threads = None,
+    offline: opt.Offline = False,
+    tiles: opt.Tiles = "full",
+    max_pixels: opt.MaxPixels = 178_956_970,
+    max_new_tokens: opt.MaxNewTokens = 128,
+    temperature: opt.Temperature = 0.0,
+    top_p: opt.TopP = 1.0,
+    seed: opt.Seed = None,
+    stop: opt.Stop = None,
+    format: Annotated[
+        opt.Format, typer.Option("--format", "-f", rich_help_panel=opt.OUTPUT)
+    ] = opt.Format.text,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            rich_help_panel=opt.OUTPUT,
+            help="Write there instead of stdout; text and jsonl are appended.",
+        ),
+    ] = None,  # fmt: skip
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast", rich_help_panel=opt.RUN, help="Stop at the first failure."),
+    ] = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Describe pictures.
+
+    argus caption photo.jpg
+
+    argus caption *.jpg -f jsonl -o captions.jsonl
+
+    argus caption - --prompt "How many people are there?" < photo.jpg
+    """
+    from argus_cli.media.sources import resolve
+
+    sources = resolve(inputs)  # a missing path costs no model
+
+    from argus_cli.batch import caption_each
+    from argus_cli.captioner import Request
+    from argus_cli.cli.load import open_captioner
+    from argus_cli.output.records import WRITERS, open_output
+    from argus_cli.schema import Sampling
+    from argus_cli.smolvlm.prompt import STYLES
+
+    captioner = open_captioner(
+        model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
+    )
+    request = Request(
+        prompt=STYLES[style] if prompt is None else prompt,
+        system=system,
+        tiles=tiles,
+        max_pixels=max_pixels or None,
+        sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
+    )
+    if captioner.config.model.captions_only and not quiet and prompt is not None:
+        typer.echo(
+            f"argus: {captioner.folder.name} only captions; it doesn't read --prompt", err=True
+        )
+    several = len(sources) > 1
+    with open_output(output) as stream:
+        writer = WRITERS[format](stream, several)
+        live = format is opt.Format.text and not several and stream.isatty()
+        results = caption_each(captioner, sources, request, writer.piece if live else None)
+        failed = _write_all(results, writer, fail_fast=fail_fast, verbose=verbose)
+    if failed:
+        if several:
+            typer.echo(f"argus: {failed} of {len(sources)} inputs failed", err=True)
+        raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _write_all(
+    results: "Iterable[Caption | Failure]", writer: "Writer", *, fail_fast: bool, verbose: bool
+) -> int:
+    """Write each result as it comes and tell stderr about it; how many failed."""
+    from argus_cli.schema import Failure
+
+    failed = 0
+    for result in results:
+        writer.write(result)
+        if isinstance(result, Failure):
+            typer.echo(f"argus: {result.message}", err=True)
+            failed += 1
+            if fail_fast:
+                break
+        elif verbose:
+            typer.echo(f"argus: {_phases(result)}", err=True)
+    writer.close()
+    return failed
+
+
+def _phases(done: "Caption") -> str:
+    """What -v says of one picture."""
+    seconds = done.seconds
+    grid = f" ({done.grid[0]}x{done.grid[1]} and the whole)" if done.tiles > 1 else ""
+    rate = (done.new_tokens - 1) / seconds.generate if seconds.generate and done.new_tokens else 0.0
+    return (
+        f"{done.path}: {done.width}x{done.height}, {done.tiles} tiles{grid}, "
+        f"{done.image_tokens} image + {done.prompt_tokens - done.image_tokens} text tokens; "
+        f"decode {seconds.decode:.2f} s, preprocess {seconds.preprocess:.2f} s, "
+        f"vision {seconds.vision:.2f} s, prefill {seconds.prefill:.2f} s, "
+        f"{done.new_tokens} tokens in {seconds.prefill + seconds.generate:.2f} s "
+        f"({rate:.1f} tokens/s), {done.finish_reason}, confidence {done.confidence:.2f}"
+    )

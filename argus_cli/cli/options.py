@@ -1,0 +1,111 @@
+"""The options that several commands share, grouped as --help shows them. Imports nothing heavy."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+SAY, MODEL, TILES, GENERATION, OUTPUT, RUN = (
+    "What to say", "Model", "Tiles", "Generation", "Output", "Run",
+)  # fmt: skip
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+class DType(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Format(StrEnum):
+    text = "text"
+    json = "json"
+    jsonl = "jsonl"
+
+
+def tiles_value(value: str) -> str | int:
+    """full, auto or a number of at least 1."""
+    if value in ("full", "auto"):
+        return value
+    if not value.isdecimal() or int(value) < 1:
+        raise typer.BadParameter(f"{value!r} is not full, auto or a number of at least 1")
+    return int(value)
+
+
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="NAME|FOLDER", rich_help_panel=MODEL,
+        help="A model of `argus models list`, or a folder that holds one. "
+        "Default: $ARGUS_MODEL, else the best one on disk, else the bundled glimpse.",
+    ),
+]  # fmt: skip
+DeviceName = Annotated[Device, typer.Option("--device", rich_help_panel=MODEL)]
+DTypeName = Annotated[
+    DType,
+    typer.Option("--dtype", rich_help_panel=MODEL, help="auto: bfloat16 where it is fast."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, rich_help_panel=MODEL, help="Default: all CPUs allowed."),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", rich_help_panel=MODEL, help="Never touch the network.")
+]
+Tiles = Annotated[
+    str | int,
+    typer.Option(
+        "--tiles", metavar="full|auto|N", parser=tiles_value, rich_help_panel=TILES,
+        help="full: as the model was trained, always scaled up. auto: no larger than the picture. "
+        "N: at most N tiles.",
+    ),
+]  # fmt: skip
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        "--max-pixels", min=0, metavar="N", rich_help_panel=TILES,
+        help="Refuse pictures with more pixels; 0 lifts the limit.",
+    ),
+]  # fmt: skip
+MaxNewTokens = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, metavar="N", rich_help_panel=GENERATION)
+]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        "--temperature", min=0, rich_help_panel=GENERATION,
+        help="0: always the most likely word. Higher: drawn at random.",
+    ),
+]  # fmt: skip
+TopP = Annotated[
+    float,
+    typer.Option(
+        "--top-p", min=0, max=1, rich_help_panel=GENERATION,
+        help="Draw from the most likely words that make up this share.",
+    ),
+]  # fmt: skip
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", rich_help_panel=GENERATION, help="Makes a random answer repeatable."
+    ),
+]  # fmt: skip
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop", metavar="TEXT", rich_help_panel=GENERATION, help="End before this text; repeatable."
+    ),
+]  # fmt: skip
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="Only errors on stderr.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", rich_help_panel=RUN, help="Phases and counts on stderr.")
+]

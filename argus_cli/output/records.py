@@ -1,0 +1,129 @@
+"""Captions and failures as records: plain text, JSON, JSON lines. Knows nothing of models.
+
+A writer is opened on a text stream, takes one result after the other and is closed once.
+"""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from argus_cli.errors import UsageError
+from argus_cli.schema import Caption, Failure
+
+SCHEMA = 1
+
+
+def to_record(result: Caption | Failure) -> dict[str, Any]:
+    """The JSON object for one input."""
+    if isinstance(result, Failure):
+        error = {"type": result.type, "message": result.message}
+        return {"schema": SCHEMA, "path": result.path, "error": error}
+    return {"schema": SCHEMA, **asdict(result)}
+
+
+def printable(text: str) -> str:
+    """Text that can't steer a terminal: control and bidirectional characters become spaces."""
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
+
+
+@contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """stdout, or the end of a file. Raises UsageError when the file can't be opened."""
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        file = path.open("a", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise UsageError(f"--output {path}: {error.strerror}") from None
+    with file:
+        yield file
+
+
+class Writer(Protocol):
+    """One format."""
+
+    def piece(self, text: str) -> None: ...
+
+    def write(self, result: Caption | Failure) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TextWriter:
+    """The caption alone for one input, ``path<TAB>caption`` for several; failures are not text."""
+
+    def __init__(self, stream: TextIO, several: bool):
+        self._stream, self._several, self._begun = stream, several, False
+
+    def piece(self, text: str) -> None:
+        """Show a part of the one caption while it is being written."""
+        self._stream.write(_lines(text if self._begun else text.lstrip()))
+        self._stream.flush()
+        self._begun = self._begun or bool(text.strip())
+
+    def write(self, result: Caption | Failure) -> None:
+        if isinstance(result, Caption):
+            caption = "" if self._begun else _lines(result.caption)
+            if self._several:
+                caption = f"{printable(result.path)}\t{' '.join(caption.split())}"
+            self._stream.write(caption + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class JsonlWriter:
+    """One object a line, flushed as it comes."""
+
+    def __init__(self, stream: TextIO, several: bool):
+        self._stream = stream
+
+    def piece(self, text: str) -> None:
+        pass
+
+    def write(self, result: Caption | Failure) -> None:
+        self._stream.write(_dump(to_record(result)) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class JsonWriter:
+    """One document at the end: an object for one input, an array for several."""
+
+    def __init__(self, stream: TextIO, several: bool):
+        self._stream, self._several = stream, several
+        self._records: list[dict[str, Any]] = []
+
+    def piece(self, text: str) -> None:
+        pass
+
+    def write(self, result: Caption | Failure) -> None:
+        self._records.append(to_record(result))
+
+    def close(self) -> None:
+        document = self._records if self._several else self._records[0]
+        self._stream.write(_dump(document, indent=2) + "\n")
+        self._stream.flush()
+
+
+WRITERS = {"text": TextWriter, "json": JsonWriter, "jsonl": JsonlWriter}
+
+
+def _lines(text: str) -> str:
+    """Printable text in which line breaks stay."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _dump(value: object, indent: int | None = None) -> str:
+    # A file name that is no UTF-8 arrives with lone surrogates, which no UTF-8 stream takes.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,84 @@
+"""safetensors files -> a model: names as in the checkpoint, strict, memory-mapped.
+
+Nothing but safetensors is read: a pickle can run code. The model is built without storage and
+every tensor is assigned, so a tensor that already has the wanted dtype stays in the mapped file.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from argus_cli.errors import ModelDamaged
+from argus_cli.smolvlm.config import ModelConfig, read_json
+from argus_cli.smolvlm.model import SmolVLM
+
+_PREFIX = "model."  # the checkpoint keeps everything but lm_head below it
+
+
+def load_model(
+    folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> SmolVLM:
+    """Build the model in ``folder``. Raises ModelDamaged, naming file and tensor."""
+    with torch.device("meta"):
+        model = SmolVLM(config)
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        del wanted["lm_head.weight"]
+    state = {
+        name: tensor.to(device=device, dtype=dtype)
+        for name, tensor in _read_checked(folder, wanted)
+    }
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["text_model.embed_tokens.weight"]
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """Each wanted tensor once; every name and shape is compared before the first is read."""
+    with ExitStack() as stack:
+        found: dict[str, tuple[Path, Any, str]] = {}
+        for path in weight_files(folder):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+                found |= {key.removeprefix(_PREFIX): (path, file, key) for key in file.keys()}
+            except (SafetensorError, OSError) as error:
+                raise ModelDamaged(f"{path}: damaged or truncated ({error})") from None
+        _compare_names(folder, wanted, found.keys())
+        for name, (path, file, key) in found.items():
+            shape = file.get_slice(key).get_shape()
+            if shape != list(wanted[name]):
+                raise ModelDamaged(
+                    f"{path}: {key} has shape {shape}, config.json asks for {list(wanted[name])}"
+                )
+        for name, (_, file, key) in found.items():
+            yield name, file.get_tensor(key)
+
+
+def _compare_names(folder: Path, wanted: dict[str, torch.Size], found: object) -> None:
+    names = set(found)  # type: ignore[call-overload]
+    for what, odd in (("missing", wanted.keys() - names), ("unknown", names - wanted.keys())):
+        if odd:
+            shown = ", ".join(sorted(odd)[:3]) + (", ..." if len(odd) > 3 else "")
+            raise ModelDamaged(f"{folder}: {len(odd)} tensors are {what}: {shown}")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or the shards that model.safetensors.index.json lists."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists() or not index.exists():
+        paths = [single]
+    else:
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        if not names or any(Path(name).name != name for name in names):
+            raise ModelDamaged(f"{index}: weight_map doesn't list plain file names")
+        paths = [folder / name for name in names]
+    for path in paths:
+        if not path.exists():
+            raise ModelDamaged(f"{path}: missing")
+    return paths

@@ -1,0 +1,128 @@
+"""What glimpse learns from: clean captions, photos of a split, their crops, the stem's maps.
+
+Needs the photos (see models/glimpse/README.md for where they come from) and the caption files;
+knows nothing of the training itself.
+"""
+
+import csv
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+TILE = 512
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo and what people wrote about it."""
+
+    path: Path
+    captions: tuple[str, ...]
+
+
+def clean(caption: str) -> str:
+    """One sentence: single spaces, a capital, a full stop, no space before punctuation."""
+    text = re.sub(r"\s+", " ", caption.replace("`", "'")).strip(" .\"'")
+    text = re.sub(r"\s+([,.;:!?])", r"\1", text)
+    text = re.sub(r"\s+'\s?s\b", "'s", text)
+    return text[:1].upper() + text[1:] + "." if text else ""
+
+
+def flickr8k(labels: Path, photos: Path, split: str) -> list[Photo]:
+    """The train, dev or test photos of the official split, in its order."""
+    by_name: dict[str, list[str]] = {}
+    with (labels / "flickr8k_captions.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            by_name.setdefault(row["image"], []).append(clean(row["caption"]))
+    names = (labels / f"flickr8k_splits/Flickr_8k.{split}Images.txt").read_text().split()
+    paths = {path.name: path for path in photos.rglob("*.jpg")}
+    return [Photo(paths[name], tuple(by_name[name])) for name in names if name in paths]
+
+
+def sentences(labels: Path) -> list[str]:
+    """Every caption sentence without its photo: Flickr30k, COCO val, MSVD, Flickr8k train."""
+    found: list[str] = []
+    for number in range(1, 6):
+        found += (labels / f"multi30k/train.{number}.en").read_text("utf-8").splitlines()
+    coco = json.loads((labels / "coco_captions_val2017.json").read_text("utf-8"))
+    found += [entry["caption"] for entry in coco["annotations"]]
+    for entry in json.loads((labels / "msvd/training_label.json").read_text("utf-8")):
+        found += entry["caption"]
+    held_out = set()
+    for split in ("dev", "test"):
+        held_out |= set(
+            (labels / f"flickr8k_splits/Flickr_8k.{split}Images.txt").read_text().split()
+        )
+    with (labels / "flickr8k_captions.csv").open(newline="", encoding="utf-8") as file:
+        found += [row["caption"] for row in csv.DictReader(file) if row["image"] not in held_out]
+    cleaned = (clean(text) for text in found)
+    return [text for text in cleaned if 15 <= len(text) <= 160 and text.isascii()]
+
+
+def view(picture: Image.Image, variant: int, rng: random.Random) -> tuple[Image.Image, bool]:
+    """One view of a photo at TILE px, and whether it is mirrored.
+
+    Variant 0 is what the model sees at work (the whole photo, squeezed), 1 its mirror image,
+    higher ones are random crops of varied aspect, mirrored half of the time.
+    """
+    box = None
+    if variant > 1:
+        area = rng.uniform(0.55, 1.0)
+        aspect = rng.uniform(0.75, 1.33)
+        width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
+        left, top = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
+        w, h = picture.size
+        box = (left * w, top * h, (left + width) * w, (top + height) * h)
+    mirrored = variant == 1 or (variant > 1 and rng.random() < 0.5)
+    small = picture.resize((TILE, TILE), Image.Resampling.LANCZOS, box=box)
+    return (small.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else small), mirrored
+
+
+def usable(captions: tuple[str, ...], mirrored: bool) -> tuple[str, ...]:
+    """A mirrored photo loses the captions that say left or right."""
+    return tuple(text for text in captions if not (mirrored and _SIDES.search(text)))
+
+
+def views(photos: list[Photo], variant: int, start: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """uint8 [TILE, TILE, 3] of each photo from ``start`` on; the crop depends on the name alone."""
+    for photo in photos[start:]:
+        rng = random.Random(f"{photo.path.name}/{variant}")
+        with Image.open(photo.path) as picture:
+            small, mirrored = view(picture.convert("RGB"), variant, rng)
+        yield np.asarray(small), mirrored
+
+
+class FeatureFile:
+    """The stem's maps of one set of photos in one variant: float16 [photos, G*G, C] on disk.
+
+    Rows are written in order and counted beside the file, so that a stopped run goes on.
+    """
+
+    def __init__(self, path: Path, photos: int, shape: tuple[int, int]):
+        self.path, self.meta = path, path.with_suffix(".json")
+        mode = "r+" if path.exists() else "w+"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = np.lib.format.open_memmap(
+            path, mode=mode, dtype=np.float16, shape=None if mode == "r+" else (photos, *shape)
+        )
+        self.mirrored: list[bool] = json.loads(self.meta.read_text()) if self.meta.exists() else []
+
+    @property
+    def complete(self) -> bool:
+        return len(self.mirrored) == len(self.rows)
+
+    def append(self, maps: np.ndarray, mirrored: list[bool]) -> None:
+        start = len(self.mirrored)
+        self.rows[start : start + len(maps)] = maps
+        self.rows.flush()
+        self.mirrored += mirrored
+        partial = self.meta.with_suffix(".tmp")
+        partial.write_text(json.dumps(self.mirrored))
+        partial.replace(self.meta)

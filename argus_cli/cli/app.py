@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from argus_cli.cli import caption, models
+from argus_cli.cli import caption as caption_command
+from argus_cli.cli import models as models_command
 from argus_cli.errors import ArgusError, ExitCode
 
 app = typer.Typer(
@@ -15,8 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("caption", no_args_is_help=True)(caption.caption)
-app.add_typer(models.app, name="models")
+app.command("caption", no_args_is_help=True)(caption_command.caption)
+app.add_typer(models_command.app, name="models")
 
 
 def _show_version(wanted: bool) -> None:

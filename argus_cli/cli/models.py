@@ -82,10 +82,11 @@ def pull(
 @app.command()
 def verify(name: Name) -> None:
     """Read every file of a model and compare its size and sha256."""
+    from argus_cli.zoo.catalog import named
     from argus_cli.zoo.catalog import verify as check
     from argus_cli.zoo.manifest import FileState
 
-    states = check(name)
+    states = check(named(name))
     for path, state in states.items():
         typer.echo(f"{path:<36} {state.value}")
     if any(state is not FileState.OK for state in states.values()):
@@ -104,6 +105,7 @@ def path(name: Name) -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Delete a model from the Hugging Face cache."""
+    from argus_cli.zoo.catalog import named
     from argus_cli.zoo.catalog import remove as delete
 
-    typer.echo(f"{delete(name) / 1e6:.1f} MB freed")
+    typer.echo(f"{delete(named(name)) / 1e6:.1f} MB freed")

@@ -30,13 +30,10 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
-def tiles_value(value: str) -> str | int:
-    """full, auto or a number of at least 1."""
-    if value in ("full", "auto"):
-        return value
-    if not value.isdecimal() or int(value) < 1:
+def _tiles(value: str) -> str:
+    if value not in ("full", "auto") and not (value.isdecimal() and int(value) >= 1):
         raise typer.BadParameter(f"{value!r} is not full, auto or a number of at least 1")
-    return int(value)
+    return value
 
 
 ModelName = Annotated[
@@ -60,9 +57,9 @@ Offline = Annotated[
     bool, typer.Option("--offline", rich_help_panel=MODEL, help="Never touch the network.")
 ]
 Tiles = Annotated[
-    str | int,
+    str,
     typer.Option(
-        "--tiles", metavar="full|auto|N", parser=tiles_value, rich_help_panel=TILES,
+        "--tiles", metavar="full|auto|N", callback=_tiles, rich_help_panel=TILES,
         help="full: as the model was trained, always scaled up. auto: no larger than the picture. "
         "N: at most N tiles.",
     ),
@@ -100,7 +97,8 @@ Seed = Annotated[
 Stop = Annotated[
     list[str] | None,
     typer.Option(
-        "--stop", metavar="TEXT", rich_help_panel=GENERATION, help="End before this text; repeatable."
+        "--stop", metavar="TEXT", rich_help_panel=GENERATION,
+        help="End before this text; may be repeated.",
     ),
 ]  # fmt: skip
 Quiet = Annotated[

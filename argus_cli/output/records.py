@@ -6,7 +6,7 @@ A writer is opened on a text stream, takes one result after the other and is clo
 import json
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -115,7 +115,11 @@ class JsonWriter:
         self._stream.flush()
 
 
-WRITERS = {"text": TextWriter, "json": JsonWriter, "jsonl": JsonlWriter}
+WRITERS: dict[str, Callable[[TextIO, bool], Writer]] = {
+    "text": TextWriter,
+    "json": JsonWriter,
+    "jsonl": JsonlWriter,
+}
 
 
 def _lines(text: str) -> str:

@@ -157,8 +157,8 @@ def read_config(folder: Path) -> CheckpointConfig:
         raise ModelDamaged(f"{path}: {error}") from None
     if tiles.tile != model.vision.image_size:
         raise ModelDamaged(
-            f"{path}: tiles of {tiles.tile} px, but config.json's vision_config.image_size "
-            f"is {model.vision.image_size}"
+            f"{folder / 'preprocessor_config.json'}: tiles of {tiles.tile} px, but config.json's "
+            f"vision_config.image_size is {model.vision.image_size}"
         )
     return CheckpointConfig(model, tiles, tuple(eos) if isinstance(eos, list) else (eos,))
 

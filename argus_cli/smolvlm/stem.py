@@ -24,7 +24,7 @@ class SameConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         padded = F.pad(x, self.same) if any(self.same) else x
-        return super().forward(padded)  # type: ignore[no-any-return]
+        return super().forward(padded)
 
 
 class InvertedResidual(nn.Module):
@@ -39,8 +39,8 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == block.out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        h = x if self.expand is None else F.relu6(self.expand(x))
-        h = self.project(F.relu6(self.depthwise(h)))
+        wide = x if self.expand is None else F.relu6(self.expand(x))
+        h: Tensor = self.project(F.relu6(self.depthwise(wide)))
         return x + h if self.residual else h
 
 
@@ -72,5 +72,5 @@ class ConvStem(nn.Module):
 
     def embed(self, maps: Tensor) -> Tensor:
         """[N, C, G, G] -> [N, P, D], row by row."""
-        x: Tensor = F.relu6(self.last(maps)).flatten(2).transpose(1, 2)  # [N, P, last]
+        x = F.relu6(self.last(maps)).flatten(2).transpose(1, 2)  # [N, P, last]
         return self.projection(x)  # type: ignore[no-any-return]

@@ -8,7 +8,8 @@ import typer
 
 from argus_cli.captioner import Captioner, load
 from argus_cli.errors import ModelMissing
-from argus_cli.zoo.catalog import BUNDLED, ModelFolder, default_model, find, named
+from argus_cli.zoo.catalog import BUNDLED, ModelFolder, default_model, find
+from argus_cli.zoo.manifest import load_manifests
 
 
 def open_captioner(
@@ -47,7 +48,9 @@ def _found_or_pulled(model: str, quiet: bool) -> ModelFolder:
     try:
         return find(model)
     except ModelMissing:
-        manifest = named(model)  # raises again for what isn't in the zoo
+        manifest = load_manifests().get(model)
+        if manifest is None:
+            raise
     from argus_cli.zoo.download import pull
 
     return pull(manifest, progress=not quiet)

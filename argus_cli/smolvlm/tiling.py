@@ -26,7 +26,8 @@ def plan_tiles(
 
     "full" always scales to the checkpoint's longest edge, as the models were trained. "auto" does
     so only as far as the picture's own longest edge, rounded up to whole tiles. A number takes the
-    largest such grid with at most that many tiles, the global one included.
+    largest such grid with at most that many tiles, the global one included; a single tile is what
+    the reference makes without splitting.
     """
     if not config.split:
         return _unsplit(size, config)
@@ -37,7 +38,8 @@ def plan_tiles(
         own = math.ceil(max(size) / config.tile) * config.tile
         return _split(size, replace(config, longest_edge=min(config.longest_edge, own)))
     plans = (_split(size, replace(config, longest_edge=edge)) for edge in steps)
-    return next((plan for plan in plans if plan.tiles <= int(tiles)), _unsplit(size, config))
+    small = (plan for plan in plans if plan.rows and plan.tiles <= int(tiles))
+    return next(small, _unsplit(size, config))
 
 
 def _unsplit(size: tuple[int, int], config: PreprocessConfig) -> TileGrid:

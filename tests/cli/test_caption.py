@@ -50,7 +50,13 @@ def test_stdin_bytes_and_path_give_the_same(caption, photo: Path) -> None:
 
 def test_record_says_what_was_done(caption, photo: Path, tiny_folder: Path) -> None:
     record = json.loads(caption(photo, "-f", "json").stdout)
-    assert sorted(record.pop("seconds")) == ["decode", "generate", "prefill", "preprocess", "vision"]
+    assert sorted(record.pop("seconds")) == [
+        "decode",
+        "generate",
+        "prefill",
+        "preprocess",
+        "vision",
+    ]
     assert record.pop("caption") and record.pop("confidence") < 0
     assert record == {
         "schema": 1, "path": str(photo), "width": 90, "height": 60, "tiles": 13, "grid": [3, 4],
@@ -120,7 +126,9 @@ def test_a_model_that_is_not_there(photo: Path, model: str, message: str) -> Non
 
 def test_damaged_model_is_named(tiny_folder: Path, photo: Path, tmp_path: Path) -> None:
     for file in tiny_folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes()[: 5000 if "safe" in file.name else None])
+        (tmp_path / file.name).write_bytes(
+            file.read_bytes()[: 5000 if "safe" in file.name else None]
+        )
     done = argus("caption", photo, "-m", tmp_path)
     assert done.returncode == 3
     assert b"model.safetensors: damaged or truncated" in done.stderr

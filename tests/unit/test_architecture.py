@@ -1,0 +1,104 @@
+"""The layers of the design, the cost of importing, the public surface, the packaged folders."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import argus_cli
+
+ROOT = Path(argus_cli.__file__).parent
+LEVELS = (
+    ("errors", "schema"),
+    ("media", "zoo", "output", "models",
+     "smolvlm.config", "smolvlm.tiling", "smolvlm.prompt", "smolvlm.tokenizer"),
+    ("device", "generation", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
+     "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.weights"),
+    ("captioner",),
+    ("batch",),
+    ("cli",),
+    ("__init__", "__main__"),
+)  # fmt: skip
+TORCH_FROM = 2  # the first level that may import torch
+SMOLVLM_ORDER = (
+    "schema", "errors", "config", "prompt", "tiling", "tokenizer",
+    "cache", "stem", "vision", "connector", "decoder", "model", "weights",
+)  # fmt: skip
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def level_of(module: str) -> int:
+    for number, names in enumerate(LEVELS):
+        if any(module == name or module.startswith(f"{name}.") for name in names):
+            return number
+    raise AssertionError(f"{module} has no place in the layers")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports anywhere; TYPE_CHECKING blocks count too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def own_imports_of(path: Path) -> set[str]:
+    known = {name_of(module) for module in MODULES}
+    return {name for i in imports_of(path) if (name := i.removeprefix("argus_cli.")) in known}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_one_way_down(path: Path) -> None:
+    module = name_of(path)
+    package = module.rpartition(".")[0]
+    for other in own_imports_of(path):
+        inside = package and other.startswith(f"{package}.")
+        assert level_of(other) < level_of(module) or inside or level_of(module) > 4, (module, other)
+        if inside and package == "smolvlm":
+            order = [name.rpartition(".")[2] for name in (other, module)]
+            assert SMOLVLM_ORDER.index(order[0]) < SMOLVLM_ORDER.index(order[1]), (module, other)
+    if level_of(module) < TORCH_FROM:
+        assert not {i for i in imports_of(path) if i.split(".")[0] == "torch"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Which heavy modules a statement brings in, seen in a fresh interpreter."""
+    heavy = "{'torch', 'av', 'PIL', 'numpy', 'huggingface_hub', 'transformers', 'tokenizers'}"
+    code = f"import sys; {statement}; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import argus_cli", "import argus_cli.cli.app"])
+def test_starting_up_imports_nothing_heavy(statement: str) -> None:
+    assert loaded_by(statement) == set()
+
+
+def test_reading_pictures_needs_no_torch() -> None:
+    assert "torch" not in loaded_by("import argus_cli.media.images, argus_cli.zoo.download")
+
+
+def test_public_names() -> None:
+    assert argus_cli.__all__ == sorted(argus_cli.__all__)
+    for name in argus_cli.__all__:
+        assert getattr(argus_cli, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = argus_cli.nothing
+
+
+def test_packages_are_the_folders() -> None:
+    with (ROOT.parent / "pyproject.toml").open("rb") as file:
+        listed = tomllib.load(file)["tool"]["setuptools"]["packages"]
+    folders = {f"argus_cli.{p.parent.relative_to(ROOT)}" for p in ROOT.rglob("*/__init__.py")}
+    assert set(listed) == {"argus_cli", "argus_cli.models"} | {f.replace("/", ".") for f in folders}

@@ -83,3 +83,61 @@ class Failure:
     path: str
     type: str
     message: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a film: seconds on the film's own clock, and its number if that is known."""
+
+    time: float
+    index: int | None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a film shows from ``start`` to ``end``, in seconds on its own clock."""
+
+    start: float
+    end: float
+    caption: str
+    confidence: float
+
+    def __str__(self) -> str:
+        return f"[{stamp(self.start)}-{stamp(self.end)}] {self.caption}"
+
+
+def stamp(seconds: float) -> str:
+    """mm:ss, or h:mm:ss from an hour on."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+@dataclass(frozen=True)
+class VideoTimings:
+    """Seconds spent in each phase of one film."""
+
+    decode: float
+    vision: float
+    generate: float
+
+
+@dataclass(frozen=True)
+class VideoCaption:
+    """A film's timeline, with where it comes from."""
+
+    path: str
+    duration: float
+    width: int
+    height: int
+    frames: tuple[Frame, ...]
+    frames_reused: int  # frames that looked like the one before and cost nothing
+    segments: tuple[Segment, ...]
+    summary: str | None
+    model: str
+    revision: str
+    dtype: str
+    device: str
+    prompt: str
+    seed: int | None
+    seconds: VideoTimings = field(compare=False)

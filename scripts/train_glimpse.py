@@ -33,6 +33,7 @@ from argus_cli.smolvlm.config import ModelConfig, parse_model
 from argus_cli.smolvlm.decoder import rotary_table
 from argus_cli.smolvlm.model import SmolVLM
 from argus_cli.smolvlm.stem import ConvStem
+from argus_cli.zoo.manifest import sha256_of
 
 RUN = Path("runs/glimpse")
 SPECIALS = [
@@ -565,16 +566,17 @@ def greedy(model: SmolVLM, maps: Tensor, encoder: Encoder, limit: int = 30) -> l
 
 
 def export(options: argparse.Namespace) -> None:
-    """The averaged weights in bfloat16 and the JSON files, as a model folder."""
+    """The averaged weights in bfloat16, the JSON files and the manifest, as a model folder."""
     folder = options.output
     folder.mkdir(parents=True, exist_ok=True)
     state = torch.load(RUN / "captions.pt", weights_only=True)
     weights = {
-        name if name.startswith("lm_head") else f"model.{name}": tensor.bfloat16().contiguous()
+        f"model.{name}": tensor.bfloat16().contiguous()
         for name, tensor in (state["model"] | state["average"]).items()
-        if name != "lm_head.weight"
+        if name != "lm_head.weight"  # tied to the embeddings
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     shutil.copy(RUN / "tokenizer.json", folder / "tokenizer.json")
     files = {
         "config.json": CONFIG,
@@ -589,7 +591,27 @@ def export(options: argparse.Namespace) -> None:
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
-    print(f"{(folder / 'model.safetensors').stat().st_size / 1e6:.1f} MB, step {state['step']}")
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    write_manifest(folder, [*files, "tokenizer.json", "model.safetensors"], parameters)
+    size = (folder / "model.safetensors").stat().st_size
+    print(f"{parameters:,} parameters, {size / 1e6:.1f} MB, step {state['step']}")
+
+
+def write_manifest(folder: Path, names: list[str], parameters: int) -> None:
+    """manifest.toml with sizes and sha256 as they are on disk; the revision is the weights'."""
+    digests = {name: sha256_of(folder / name) for name in names}
+    lines = [
+        f'name = "{folder.name}"',
+        'summary = "bundled: short captions of everyday photos, no questions"',
+        'licence = "research"',
+        f"parameters = {parameters}",
+        f"memory_bytes = {2 * parameters}",
+        f'revision = "{digests["model.safetensors"][:12]}"',
+    ]
+    for name, digest in digests.items():
+        size = (folder / name).stat().st_size
+        lines += ["", "[[files]]", f'path = "{name}"', f"size = {size}", f'sha256 = "{digest}"']
+    (folder / "manifest.toml").write_text("\n".join(lines) + "\n")
 
 
 STAGES = {

@@ -8,6 +8,7 @@ import typer
 
 from argus_cli.cli import caption as caption_command
 from argus_cli.cli import models as models_command
+from argus_cli.cli import video as video_command
 from argus_cli.errors import ArgusError, ExitCode
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("caption", no_args_is_help=True)(caption_command.caption)
+app.command("video", no_args_is_help=True)(video_command.video)
 app.add_typer(models_command.app, name="models")
 
 

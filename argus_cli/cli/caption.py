@@ -40,12 +40,7 @@ def caption(
             help="A question or an instruction, instead of a style.",
         ),
     ] = None,  # fmt: skip
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", metavar="TEXT", rich_help_panel=opt.SAY, help="A system turn before it."
-        ),
-    ] = None,
+    system: opt.System = None,
     model: opt.ModelName = None,
     device: opt.DeviceName = opt.Device.auto,
     dtype: opt.DTypeName = opt.DType.auto,
@@ -71,10 +66,7 @@ def caption(
             help="Write there instead of stdout; text and jsonl are appended.",
         ),
     ] = None,  # fmt: skip
-    fail_fast: Annotated[
-        bool,
-        typer.Option("--fail-fast", rich_help_panel=opt.RUN, help="Stop at the first failure."),
-    ] = False,
+    fail_fast: opt.FailFast = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -146,10 +138,11 @@ def _write_all(
 def _phases(done: "Caption") -> str:
     """What -v says of one picture."""
     seconds = done.seconds
-    grid = f" ({done.grid[0]}x{done.grid[1]} and the whole)" if done.tiles > 1 else ""
+    tiles = f"{done.tiles} tiles ({done.grid[0]}x{done.grid[1]} and the whole)"
+    tiles = tiles if done.tiles > 1 else "1 tile"
     rate = (done.new_tokens - 1) / seconds.generate if seconds.generate and done.new_tokens else 0.0
     return (
-        f"{done.path}: {done.width}x{done.height}, {done.tiles} tiles{grid}, "
+        f"{done.path}: {done.width}x{done.height}, {tiles}, "
         f"{done.image_tokens} image + {done.prompt_tokens - done.image_tokens} text tokens; "
         f"decode {seconds.decode:.2f} s, preprocess {seconds.preprocess:.2f} s, "
         f"vision {seconds.vision:.2f} s, prefill {seconds.prefill:.2f} s, "

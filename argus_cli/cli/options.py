@@ -36,6 +36,13 @@ def _tiles(value: str) -> str:
     return value
 
 
+System = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", rich_help_panel=SAY, help="A system turn before it."),
+]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", rich_help_panel=RUN, help="Stop at the first failure.")
+]
 ModelName = Annotated[
     str | None,
     typer.Option(

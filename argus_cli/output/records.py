@@ -13,20 +13,29 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from argus_cli.errors import UsageError
-from argus_cli.schema import Caption, Failure
+from argus_cli.schema import Caption, Failure, VideoCaption
+
+Result = Caption | VideoCaption | Failure
 
 SCHEMA = 1
 
 
-def to_record(result: Caption | Failure) -> dict[str, Any]:
+def to_record(result: Result) -> dict[str, Any]:
     """The JSON object for one input."""
     if isinstance(result, Failure):
         error = {"type": result.type, "message": result.message}
         return {"schema": SCHEMA, "path": result.path, "error": error}
-    record = {"schema": SCHEMA, **asdict(result)}
-    record["confidence"] = round(result.confidence, 4)
-    record["seconds"] = {phase: round(s, 4) for phase, s in record["seconds"].items()}
+    record: dict[str, Any] = _rounded({"schema": SCHEMA, **asdict(result)})
     return record
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to a tenth of a millisecond (or of a thousandth), since more is noise."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def printable(text: str) -> str:
@@ -53,7 +62,7 @@ class Writer(Protocol):
 
     def piece(self, text: str) -> None: ...
 
-    def write(self, result: Caption | Failure) -> None: ...
+    def write(self, result: Result) -> None: ...
 
     def close(self) -> None: ...
 
@@ -70,7 +79,7 @@ class TextWriter:
         self._stream.flush()
         self._begun = self._begun or bool(text.strip())
 
-    def write(self, result: Caption | Failure) -> None:
+    def write(self, result: Result) -> None:
         if isinstance(result, Caption):
             caption = "" if self._begun else _lines(result.caption)
             if self._several:
@@ -91,7 +100,7 @@ class JsonlWriter:
     def piece(self, text: str) -> None:
         pass
 
-    def write(self, result: Caption | Failure) -> None:
+    def write(self, result: Result) -> None:
         self._stream.write(_dump(to_record(result)) + "\n")
         self._stream.flush()
 
@@ -109,7 +118,7 @@ class JsonWriter:
     def piece(self, text: str) -> None:
         pass
 
-    def write(self, result: Caption | Failure) -> None:
+    def write(self, result: Result) -> None:
         self._records.append(to_record(result))
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ Source: chat_template.json and transformers' Idefics3Processor / SmolVLMProcesso
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from argus_cli.schema import TileGrid
 
@@ -64,6 +65,42 @@ def expand(grid: TileGrid, tokens_per_tile: int) -> list[Piece]:
     if grid.rows:
         pieces.append("\n")  # beside the last row's: "\n\n" is one token
     return [*pieces, FAKE, GLOBAL, *image, FAKE]
+
+
+def film_parts(
+    times: Sequence[float], duration: float, grid: TileGrid
+) -> tuple[str | TileGrid, ...]:
+    """What a turn about a film begins with: its length, then each frame after its time.
+
+    ``times`` and ``duration`` are seconds of the whole film; ``grid`` is a frame's, unsplit.
+    Source: transformers' SmolVLMProcessor.replace_video_token.
+    """
+    length = timedelta(seconds=int(duration))  # prints as H:MM:SS
+    parts: list[str | TileGrid] = [
+        f"You are provided the following series of {in_words(len(times))} frames "
+        f"from a {length} [H:MM:SS] video.\n"
+    ]
+    for time in times:
+        minutes, seconds = divmod(int(time), 60)
+        parts += [f"\nFrame from {minutes:02d}:{seconds:02d}:", grid]
+    return (*parts, "\n\n")
+
+
+def in_words(number: int) -> str:
+    """1 to 999 in English words, as the package num2words spells them."""
+    if number >= 100:
+        rest = f" and {in_words(number % 100)}" if number % 100 else ""
+        return f"{_ONES[number // 100]} hundred{rest}"
+    if number >= 20:
+        return _TENS[number // 10] + (f"-{_ONES[number % 10]}" if number % 10 else "")
+    return _ONES[number]
+
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
+).split()
+_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 def merge(pieces: Iterable[Piece]) -> list[Piece]:

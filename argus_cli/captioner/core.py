@@ -1,0 +1,164 @@
+"""A loaded model: prompts to ids, tiles to features, both to an answer."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from argus_cli.captioner.answer import Answer
+from argus_cli.captioner.film import FilmRequest, FilmStream
+from argus_cli.captioner.picture import Request, Stream
+from argus_cli.device import choose_device, choose_dtype, use_threads
+from argus_cli.errors import PromptTooLong
+from argus_cli.generation import Step, generate
+from argus_cli.media.images import ImageSource
+from argus_cli.media.videos import FilmSource
+from argus_cli.schema import Caption, Sampling, TileGrid, VideoCaption
+from argus_cli.smolvlm.cache import KVCache
+from argus_cli.smolvlm.config import CheckpointConfig, read_config
+from argus_cli.smolvlm.model import SmolVLM
+from argus_cli.smolvlm.prompt import Message, chat
+from argus_cli.smolvlm.tokenizer import Tokenizer
+from argus_cli.smolvlm.weights import load_model
+from argus_cli.zoo.catalog import ModelFolder, default_model, find
+
+
+def load(
+    name_or_folder: str | os.PathLike[str] | ModelFolder | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    threads: int | None = None,
+) -> "Captioner":
+    """A model that is on this machine, ready to caption.
+
+    Without a name: ARGUS_MODEL, else the best model that is on disk, else the bundled glimpse.
+    Raises ModelMissing, ModelDamaged, or UsageError for a device that isn't there.
+    """
+    if name_or_folder is None:
+        folder = default_model()[0]
+    elif isinstance(name_or_folder, ModelFolder):
+        folder = name_or_folder
+    else:
+        folder = find(os.fspath(name_or_folder))
+    use_threads(threads)
+    chosen = choose_device(device)
+    number_type = choose_dtype(dtype, chosen)
+    config = read_config(folder.path)
+    tokenizer = Tokenizer(folder.path / "tokenizer.json", config.model.text.vocab_size)
+    model = load_model(folder.path, config.model, dtype=number_type, device=chosen)
+    return Captioner(model, tokenizer, config, folder)
+
+
+class Provenance(TypedDict):
+    """Which model answered, and how it was run."""
+
+    model: str
+    revision: str
+    dtype: str
+    device: str
+
+
+class Captioner:
+    """A loaded model. Keywords of the methods are the fields of Request or FilmRequest."""
+
+    def __init__(
+        self, model: SmolVLM, tokenizer: Tokenizer, config: CheckpointConfig, folder: ModelFolder
+    ):
+        self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
+
+    @property
+    def provenance(self) -> Provenance:
+        """What records say of the model."""
+        return {
+            "model": self.folder.name,
+            "revision": self.folder.revision,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    def caption(
+        self, image: ImageSource, request: Request | None = None, **changes: object
+    ) -> Caption:
+        """Answer about one picture: a path, bytes, a binary stream or a PIL image.
+
+        Raises ImageError or PromptTooLong.
+        """
+        stream = self.stream(image, request, **changes)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(
+        self, image: ImageSource, request: Request | None = None, **changes: object
+    ) -> Stream:
+        """Like ``caption``, but text piece by piece; ``result`` is there when it has ended."""
+        return Stream(self, image, (request or Request()).changed(changes))
+
+    def video(
+        self, film: FilmSource, request: FilmRequest | None = None, **changes: object
+    ) -> VideoCaption:
+        """The timeline of a film: a path, bytes or a binary stream.
+
+        Raises VideoError or PromptTooLong.
+        """
+        stream = self.segments(film, request, **changes)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def segments(
+        self, film: FilmSource, request: FilmRequest | None = None, **changes: object
+    ) -> FilmStream:
+        """Like ``video``, but segment by segment; ``result`` is there when it has ended."""
+        return FilmStream(self, film, (request or FilmRequest()).changed(changes))
+
+    def prompt_ids(self, parts: Sequence[str | TileGrid], system: str | None = None) -> list[int]:
+        """A user's turn of texts and pictures, after which the model is to answer, as ids."""
+        before = [Message("system", (system,))] if system else []
+        messages = [*before, Message("user", tuple(parts))]
+        return self.tokenizer.encode(chat(messages, self.config.model.tokens_per_tile))
+
+    def check_room(self, name: str, prompt_tokens: int, sampling: Sampling) -> None:
+        """Raise PromptTooLong for what the decoder couldn't read, before the tower runs."""
+        room = self.config.model.text.max_position_embeddings
+        if prompt_tokens + sampling.max_new_tokens > room:
+            raise PromptTooLong(
+                f"{name}: the prompt takes {prompt_tokens} tokens and the answer up to "
+                f"{sampling.max_new_tokens}, the model has room for {room}; shorten --prompt, "
+                "lower --max-new-tokens or use fewer tiles or frames"
+            )
+
+    def features(self, tiles: NDArray[np.uint8]) -> Tensor:
+        """Tiles uint8 [N, T, T, 3] -> image features [N, S, H]."""
+        with torch.inference_mode():
+            return self.model.encode_tiles(torch.from_numpy(tiles))
+
+    def answer(self, ids: list[int], features: Tensor | None, sampling: Sampling) -> Answer:
+        """The model's answer to a prompt, written as it is read."""
+        return Answer(
+            self._steps(ids, features, sampling),
+            self.tokenizer,
+            self.config.eos_token_ids,
+            sampling.stop,
+        )
+
+    def _steps(self, ids: list[int], features: Tensor | None, sampling: Sampling) -> Iterator[Step]:
+        model = self.model
+        with torch.inference_mode():
+            x = model.embed(torch.tensor([ids], device=model.device), features)
+            cache = KVCache(
+                model.config.text, 1, len(ids) + sampling.max_new_tokens,
+                dtype=model.dtype, device=model.device,
+            )  # fmt: skip
+        steps = generate(model, x, cache, sampling)
+        while True:
+            with torch.inference_mode():  # not across a yield: it would leak into the caller
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step

@@ -1,0 +1,145 @@
+"""`argus video`: parse, follow each film segment by segment, write."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from argus_cli.cli import options as opt
+from argus_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from argus_cli.media.sources import Source
+
+FRAMES = "Frames and segments"
+
+
+class FilmFormat(StrEnum):
+    text = "text"
+    json = "json"
+    jsonl = "jsonl"
+    srt = "srt"
+    vtt = "vtt"
+    tsv = "tsv"
+    html = "html"
+
+
+def video(
+    clips: Annotated[
+        list[str], typer.Argument(metavar="CLIP...", help="Films; - reads one from stdin.")
+    ],
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", rich_help_panel=opt.SAY,
+            help="What to ask about each segment.",
+        ),
+    ] = None,
+    system: opt.System = None,
+    summary: Annotated[
+        bool,
+        typer.Option("--summary/--no-summary", rich_help_panel=opt.SAY, help="Of the whole film."),
+    ] = True,
+    fps: Annotated[
+        float,
+        typer.Option("--fps", min=0.001, rich_help_panel=FRAMES, help="Frames a second."),
+    ] = 1.0,
+    max_frames: Annotated[
+        int,
+        typer.Option(
+            "--max-frames", min=1, max=999, rich_help_panel=FRAMES,
+            help="At most so many, spread over the whole film.",
+        ),
+    ] = 64,
+    window: Annotated[
+        float,
+        typer.Option(
+            "--window", min=0.1, metavar="SECONDS", rich_help_panel=FRAMES,
+            help="Length of a segment.",
+        ),
+    ] = 10.0,
+    scenes: Annotated[
+        bool,
+        typer.Option("--scenes", rich_help_panel=FRAMES, help="Segments end at cuts instead."),
+    ] = False,
+    start: Annotated[
+        float, typer.Option("--start", min=0, metavar="SECONDS", rich_help_panel=FRAMES)
+    ] = 0.0,
+    end: Annotated[
+        float | None, typer.Option("--end", min=0, metavar="SECONDS", rich_help_panel=FRAMES)
+    ] = None,
+    model: opt.ModelName = None,
+    device: opt.DeviceName = opt.Device.auto,
+    dtype: opt.DTypeName = opt.DType.auto,
+    threads: opt.Threads = None,
+    offline: opt.Offline = False,
+    max_new_tokens: opt.MaxNewTokens = 128,
+    temperature: opt.Temperature = 0.0,
+    top_p: opt.TopP = 1.0,
+    seed: opt.Seed = None,
+    stop: opt.Stop = None,
+    format: Annotated[
+        FilmFormat, typer.Option("--format", "-f", rich_help_panel=opt.OUTPUT)
+    ] = FilmFormat.text,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE|FOLDER", rich_help_panel=opt.OUTPUT,
+            help="Write there instead of stdout. srt, vtt, tsv and html of several films "
+            "need a folder.",
+        ),
+    ] = None,
+    frames_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--frames-dir", metavar="FOLDER", rich_help_panel=opt.OUTPUT,
+            help="Save the frames that the model saw.",
+        ),
+    ] = None,
+    fail_fast: opt.FailFast = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:  # fmt: skip
+    """Tell what happens in films, with times.
+
+    argus video clip.mp4
+
+    argus video holiday.mov --scenes -f html -o holiday.html
+    """
+    from argus_cli.media.sources import resolve
+
+    sources = resolve(clips)
+    _check_output(sources, format, output)
+
+    from argus_cli.captioner import FilmRequest
+    from argus_cli.cli.load import open_captioner
+    from argus_cli.cli.screening import Screening
+    from argus_cli.schema import Sampling
+
+    captioner = open_captioner(
+        model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
+    )
+    request = FilmRequest(
+        prompt=prompt, system=system, summary=summary, fps=fps, max_frames=max_frames,
+        window=window, scenes=scenes, start=start, end=end,
+        sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
+    )  # fmt: skip
+    screening = Screening(
+        captioner, request, format=format, output=output, frames_dir=frames_dir,
+        quiet=quiet, verbose=verbose,
+    )  # fmt: skip
+    if screening.show(sources, fail_fast=fail_fast):
+        raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _check_output(sources: "list[Source]", format: FilmFormat, output: Path | None) -> None:
+    """Refuse what would put several films into one page, before any model is loaded."""
+    if format in ("text", "json", "jsonl") or len(sources) == 1:
+        return
+    if output is None or output.is_file() or (output.suffix and not output.is_dir()):
+        raise UsageError(f"--format {format}: several films need a folder, -o FOLDER")
+    stems = [Path(source.name).stem for source in sources]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two films would be written to {output / twice}.{format}; rename one")

@@ -1,0 +1,126 @@
+"""Timelines in every format. A writer is told of each film's start, segments and end."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from argus_cli.errors import UsageError
+from argus_cli.output.records import JsonlWriter, JsonWriter, printable
+from argus_cli.output.storyboard import to_html
+from argus_cli.output.subtitles import SUBTITLES
+from argus_cli.schema import Failure, Segment, VideoCaption
+
+Thumbnails = Mapping[float, bytes]
+
+
+class FilmWriter(Protocol):
+    """One format."""
+
+    def begin(self, name: str) -> None: ...
+
+    def segment(self, segment: Segment) -> None: ...
+
+    def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TextFilms:
+    """``[mm:ss-mm:ss] caption`` as segments come, then the summary; several films under names."""
+
+    def __init__(self, stream: TextIO, several: bool):
+        self._stream, self._several, self._films = stream, several, 0
+
+    def begin(self, name: str) -> None:
+        if self._several:
+            self._line(f"{chr(10) if self._films else ''}{printable(name)}")
+        self._films += 1
+
+    def segment(self, segment: Segment) -> None:
+        self._line(printable(str(segment)))
+
+    def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None:
+        if isinstance(result, VideoCaption) and result.summary is not None:
+            self._line(f"Summary: {printable(result.summary)}")
+
+    def close(self) -> None:
+        pass
+
+    def _line(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+class RecordFilms:
+    """One record a film."""
+
+    def __init__(self, records: JsonWriter | JsonlWriter):
+        self._records = records
+
+    def begin(self, name: str) -> None:
+        pass
+
+    def segment(self, segment: Segment) -> None:
+        pass
+
+    def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None:
+        self._records.write(result)
+
+    def close(self) -> None:
+        self._records.close()
+
+
+class PageFilms:
+    """One document a film: to a stream, into a file, or as name.EXTENSION into a folder."""
+
+    def __init__(self, extension: str, target: TextIO | Path, several: bool):
+        self._extension, self._target = extension, target
+        self._folder = isinstance(target, Path) and (several or target.is_dir())
+        self._render: Callable[[VideoCaption, Thumbnails], str] = (
+            to_html if extension == "html" else lambda video, _: SUBTITLES[extension](video)
+        )
+
+    def begin(self, name: str) -> None:
+        pass
+
+    def segment(self, segment: Segment) -> None:
+        pass
+
+    def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None:
+        if isinstance(result, Failure):
+            return
+        page = self._render(result, thumbnails)
+        if isinstance(self._target, Path):
+            name = f"{Path(result.path).stem}.{self._extension}"
+            write_whole(self._target / name if self._folder else self._target, page)
+        else:
+            self._target.write(page)
+            self._target.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(partial, 0o666 & ~_umask())
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"--output {path}: {error.strerror or error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,146 @@
+"""`argus video` on films made here: output, streams and exit codes."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import films
+import pytest
+
+from argus_cli.cli.app import main
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def video(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    def run(*words: object) -> Done:
+        model = ("-m", tiny_folder, "--dtype", "float32", "--max-new-tokens", 4)
+        monkeypatch.setattr(sys, "argv", ["argus", "video", *map(str, (*words, *model))])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """Six seconds, a frame a second, all different."""
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(films.film([float(second) for second in range(6)]))
+    return path
+
+
+def test_text_has_a_line_a_segment_and_the_summary(video, clip: Path) -> None:  # type: ignore[no-untyped-def]
+    done = video(clip, "--window", 2)
+    assert (done.code, done.err) == (0, "")
+    *segments, summary = done.out.splitlines()
+    assert segments and summary.startswith("Summary: ")
+    assert segments[0].startswith("[00:00-00:0")
+    assert "Summary" not in video(clip, "--no-summary").out
+
+
+def test_json_record(video, clip: Path) -> None:  # type: ignore[no-untyped-def]
+    record = json.loads(video(clip, "-f", "json", "--window", 3, "--no-summary").out)
+    assert record["schema"] == 1 and record["path"] == str(clip)
+    assert (record["width"], record["height"]) == (64, 48)
+    assert [frame["time"] for frame in record["frames"]] == [0, 1, 2, 3, 4, 5]
+    assert record["segments"][0]["start"] == 0
+    assert record["segments"][-1]["end"] == pytest.approx(record["duration"], abs=1e-3)
+    assert record["summary"] is None and record["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("format", "begins"),
+    [
+        ("srt", "1\n00:00:00,000 --> "),
+        ("vtt", "WEBVTT\n"),
+        ("tsv", "start\tend"),
+        ("html", "<!doctype html>"),
+    ],
+)
+def test_pages_on_stdout_and_in_a_file(video, clip: Path, tmp_path: Path, format, begins) -> None:  # type: ignore[no-untyped-def]
+    shown = video(clip, "-f", format, "--no-summary").out
+    assert shown.startswith(begins)
+    out = tmp_path / f"out.{format}"
+    assert video(clip, "-f", format, "--no-summary", "-o", out).out == ""
+    assert out.read_text() == shown
+    if format == "html":
+        assert shown.count("data:image/jpeg") == 6
+
+
+def test_several_films_and_bad_ones(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    bad, song = tmp_path / "bad.mp4", tmp_path / "song.mp3"
+    bad.write_text("no film")
+    song.write_bytes(films.song())
+    done = video(bad, clip, song, "-f", "jsonl", "--no-summary")
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 1
+    assert ["error" in record for record in records] == [True, False, True]
+    assert records[2]["error"]["message"] == f"{song}: no video stream"
+    assert done.err.splitlines() == [f"argus: {r['error']['message']}" for r in records[::2]]
+
+    text = video(bad, clip, "--no-summary").out
+    assert text.splitlines()[0] == str(bad) and str(clip) in text
+    assert "error" in video(bad, clip, "-f", "jsonl", "--fail-fast").out.splitlines()[-1]
+
+
+def test_several_pages_need_a_folder(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    other = tmp_path / "other.mkv"
+    other.write_bytes(films.film([0.0, 1.0], "matroska/mpeg4"))
+    assert video(clip, other, "-f", "srt").code == 2
+    done = video(clip, other, "-f", "srt", "--no-summary", "-o", tmp_path / "subs")
+    assert done.code == 0
+    assert sorted(p.name for p in (tmp_path / "subs").iterdir()) == ["clip.srt", "other.srt"]
+    twin = tmp_path / "twin" / "clip.mp4"
+    twin.parent.mkdir()
+    twin.write_bytes(clip.read_bytes())
+    done = video(clip, twin, "-f", "srt", "-o", tmp_path / "subs")
+    assert done.code == 2 and "two films would be written to" in done.err
+
+
+def test_frames_dir_holds_what_the_model_saw(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "frames"
+    video(clip, "--max-frames", 3, "--no-summary", "--frames-dir", folder)
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == 3 and names[0] == "clip-00000.000.jpg"
+
+
+def test_start_and_end(video, clip: Path) -> None:  # type: ignore[no-untyped-def]
+    record = json.loads(video(clip, "-f", "json", "--start", 2, "--end", 4, "--no-summary").out)
+    assert [frame["time"] for frame in record["frames"]] == [2, 3]
+    assert (record["segments"][0]["start"], record["segments"][-1]["end"]) == (2, 4)
+    done = video(clip, "--start", 100)
+    assert done.code == 1 and "nothing lies between --start 100 s" in done.err
+
+
+def test_one_frame_is_a_film(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "one.mp4"
+    path.write_bytes(films.film([0.0]))
+    record = json.loads(video(path, "-f", "json").out)
+    assert len(record["frames"]) == len(record["segments"]) == 1
+
+
+def test_still_film_is_looked_at_once(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "still.mp4"
+    path.write_bytes(films.film([0.0, 1.0, 2.0, 3.0], pictures=[films.plain(90)] * 4))
+    done = video(path, "-f", "json", "-v")
+    assert json.loads(done.out)["frames_reused"] == 3
+    assert "4 frames, 3 of them like the one before" in done.err
+
+
+def test_missing_film_is_a_usage_error(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = video(tmp_path / "nope.mp4")
+    assert done.code == 2 and done.err == f"argus: {tmp_path / 'nope.mp4'}: no such file\n"

@@ -1,7 +1,9 @@
 """The command tree and the one boundary where errors become a line and an exit code."""
 
+import logging
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -41,6 +43,12 @@ def root(
 
 def main() -> None:
     """Run the command line. Typer ends usage errors, Ctrl-C and a closed pipe by itself."""
+    logging.basicConfig(format="argus: %(message)s", level=logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Records are UTF-8 whatever the locale, and a file name's odd bytes come out as they
+            # are on disk.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         app()
     except Exception as error:

@@ -1,5 +1,6 @@
 """Opens the model that the options ask for, fetching it if it was named, and says so on stderr."""
 
+import logging
 import os
 import sys
 import time
@@ -23,6 +24,8 @@ def open_captioner(
     verbose: bool,
 ) -> Captioner:
     """A model that is on disk or was named; only the latter is ever downloaded."""
+    if quiet:
+        logging.getLogger().setLevel(logging.ERROR)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     start = time.perf_counter()

@@ -3,8 +3,8 @@
 Knows nothing of what the frames show. Dissolves and fades go unseen: no two frames differ by much.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 from statistics import median
@@ -16,9 +16,9 @@ from argus_cli.media.shots import Shot
 from argus_cli.media.videos import FilmSource
 
 SIZE = (32, 18)  # of the grey frames compared
-LEAST_CHANGE = 12.0  # grey levels of 255, averaged over the frame, that a cut changes at least
-OUTSTANDING = 4.0  # and this many times the median of the changes before it
-MEMORY = 12  # changes, over which the median is taken
+LEAST_CHANGE = 8.0  # grey levels of 255, averaged over the frame, that a cut changes at least
+OUTSTANDING = 2.5  # and this many times what is usual just before and just after
+JUST_S = 0.4
 
 
 def scene_cuts(
@@ -30,20 +30,21 @@ def scene_cuts(
     """
     with opened(source) as reel:
         near = reel.shots_near(start) if start > 0 and reel.can_jump else None
-        changes = _changes(near or reel.shots(), end)
-        return list(find_cuts((change for change in changes if change[0] >= start), shortest_s))
+        changes = list(_changes(near or reel.shots(), end))
+    return [time for time in find_cuts(changes, shortest_s) if time >= start]
 
 
-def find_cuts(changes: Iterable[tuple[float, float]], shortest_s: float) -> Iterator[float]:
-    """The times of the (time, change) pairs at which the change stands out."""
-    before: deque[float] = deque([0.0], maxlen=MEMORY)
+def find_cuts(changes: Sequence[tuple[float, float]], shortest_s: float) -> Iterator[float]:
+    """The times of those (time, change) pairs whose change stands out from what is around it."""
+    times, sizes = [time for time, _ in changes], [size for _, size in changes]
     latest = -inf
-    for time, change in changes:
-        stands_out = change >= max(LEAST_CHANGE, OUTSTANDING * median(before))
-        if stands_out and time - latest >= shortest_s:
+    for number, (time, change) in enumerate(changes):
+        before = sizes[bisect_left(times, time - JUST_S) : number]
+        after = sizes[number + 1 : bisect_right(times, time + JUST_S)]
+        usual = max(median(before or [0.0]), median(after or [0.0]))
+        if change >= max(LEAST_CHANGE, OUTSTANDING * usual) and time - latest >= shortest_s:
             yield time
             latest = time
-        before.append(change)
 
 
 def _changes(shots: Iterator[Shot], end: float) -> Iterator[tuple[float, float]]:

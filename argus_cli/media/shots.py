@@ -18,7 +18,7 @@ from argus_cli.media.images import open_image
 if TYPE_CHECKING:
     from av import VideoFrame
 
-UNSPECIFIED = 2  # AVCOL_SPC_UNSPECIFIED
+BT709, UNSPECIFIED = 1, 2  # AVColorSpace
 ODDEST_ASPECT = 8  # of a pixel; beyond that the header is wrong
 
 
@@ -64,7 +64,7 @@ class FFmpegShot:
             width=width,
             height=height,
             format="rgba" if clear else "rgb24",
-            src_colorspace="ITU709" if self._is_unspecified_hd() else None,
+            src_colorspace="ITU709" if self._is_bt709() else None,
         )
         image = Image.fromarray(pixels)
         image = open_image(image) if clear else image
@@ -86,14 +86,11 @@ class FFmpegShot:
             height = round(height / self.aspect)
         return width, height
 
-    def _is_unspecified_hd(self) -> bool:
-        """Whether players would take it for BT.709, by its size alone; libswscale takes BT.601."""
+    def _is_bt709(self) -> bool:
+        """As players see it: where nothing is said, by its size. libswscale would take BT.601."""
         frame = self.frame
-        return (
-            frame.colorspace == UNSPECIFIED
-            and not frame.format.is_rgb
-            and (frame.width >= 1280 or frame.height > 576)
-        )
+        is_large = (frame.width >= 1280 or frame.height > 576) and not frame.format.is_rgb
+        return frame.colorspace == BT709 or (frame.colorspace == UNSPECIFIED and is_large)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The layers of the design, the cost of importing, the public surface, the packaged folders."""
 
 import ast
+import inspect
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,7 @@ import argus_cli
 ROOT = Path(argus_cli.__file__).parent
 LEVELS = (
     ("errors", "schema"),
-    ("media", "zoo", "output", "models",
+    ("media", "zoo", "output", "models", "timeline",
      "smolvlm.config", "smolvlm.tiling", "smolvlm.prompt", "smolvlm.tokenizer"),
     ("device", "generation", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
      "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.weights"),
@@ -102,3 +103,11 @@ def test_packages_are_the_folders() -> None:
         listed = tomllib.load(file)["tool"]["setuptools"]["packages"]
     folders = {f"argus_cli.{p.parent.relative_to(ROOT)}" for p in ROOT.rglob("*/__init__.py")}
     assert set(listed) == {"argus_cli", "argus_cli.models"} | {f.replace("/", ".") for f in folders}
+
+
+def test_the_pixel_limit_of_the_command_is_that_of_the_library() -> None:
+    """The command can't import it for its --help: that would load Pillow."""
+    from argus_cli.cli.caption import caption
+    from argus_cli.media.images import DEFAULT_MAX_PIXELS
+
+    assert inspect.signature(caption).parameters["max_pixels"].default == DEFAULT_MAX_PIXELS

@@ -1,6 +1,5 @@
-"""Films of every kind, whole and broken, all made here; what comes out is asserted in pixels and times."""
+"""Films of every kind, whole and broken, all made here; asserted in pixels and times."""
 
-import logging
 import math
 import os
 import random
@@ -17,12 +16,24 @@ import av
 import numpy as np
 import pytest
 from films import (
-    HEIGHT, WIDTH, animation, damaged, film, grain, laid_down, level, plain, song, steady, yuv,
-)  # fmt: skip
+    HEIGHT,
+    WIDTH,
+    animation,
+    damaged,
+    film,
+    grain,
+    laid_down,
+    level,
+    plain,
+    song,
+    steady,
+    yuv,
+)
 from PIL import Image
 
 from argus_cli.errors import VideoError
-from argus_cli.media.reels import opened, seekable
+from argus_cli.media.ffmpeg import FFmpegReel
+from argus_cli.media.reels import seekable
 from argus_cli.media.scenes import find_cuts, scene_cuts
 from argus_cli.media.videos import FilmSource, VideoInfo, frames, plan_times, probe
 
@@ -149,17 +160,17 @@ def test_frames_that_look_the_same_are_frames() -> None:
 @pytest.mark.parametrize(
     ("arguments", "times"),
     [
-        (dict(duration=10.0), [number * 0.9999 for number in range(11)]),
-        (dict(duration=10.0, fps=0.2), [0.0, 4.9995, 9.999]),
-        (dict(duration=10.0, max_frames=3), [0.0, 4.9995, 9.999]),
-        (dict(duration=10.0, max_frames=1), [5.0]),
-        (dict(duration=0.9), [0.45]),
-        (dict(duration=1.5), [0.0, 1.499]),
-        (dict(duration=0.0), [0.0]),
-        (dict(duration=1e-4, fps=1e9, max_frames=2), [0.0, 5e-5]),
-        (dict(duration=60.0, start=30.0, end=34.0, fps=0.5), [30.0, 31.9995, 33.999]),
-        (dict(duration=60.0, start=59.0, end=1e9, max_frames=2), [59.0, 59.999]),
-        (dict(duration=1e300, max_frames=2), [0.0, 1e300]),
+        ({"duration": 10.0}, [number * 0.9999 for number in range(11)]),
+        ({"duration": 10.0, "fps": 0.2}, [0.0, 4.9995, 9.999]),
+        ({"duration": 10.0, "max_frames": 3}, [0.0, 4.9995, 9.999]),
+        ({"duration": 10.0, "max_frames": 1}, [5.0]),
+        ({"duration": 0.9}, [0.45]),
+        ({"duration": 1.5}, [0.0, 1.499]),
+        ({"duration": 0.0}, [0.0]),
+        ({"duration": 1e-4, "fps": 1e9, "max_frames": 2}, [0.0, 5e-5]),
+        ({"duration": 60.0, "start": 30.0, "end": 34.0, "fps": 0.5}, [30.0, 31.9995, 33.999]),
+        ({"duration": 60.0, "start": 59.0, "end": 1e9, "max_frames": 2}, [59.0, 59.999]),
+        ({"duration": 1e300, "max_frames": 2}, [0.0, 1e300]),
     ],
 )
 def test_times_are_spread_evenly_from_end_to_end(
@@ -180,13 +191,21 @@ def test_planned_times_rise_within_the_film(duration: float, fps: float) -> None
 @pytest.mark.parametrize(
     "arguments",
     [
-        dict(duration=10.0, start=10.0), dict(duration=10.0, start=5.0, end=5.0), dict(duration=-1.0),
-        dict(duration=10.0, start=-1.0), dict(duration=10.0, end=-1.0), dict(duration=math.nan),
-        dict(duration=10.0, start=math.nan), dict(duration=10.0, end=math.nan), dict(duration=math.inf),
-        dict(duration=10.0, fps=0.0), dict(duration=10.0, fps=math.nan), dict(duration=10.0, max_frames=0),
-        dict(duration=0.0, start=1.0),
+        {"duration": 10.0, "start": 10.0},
+        {"duration": 10.0, "start": 5.0, "end": 5.0},
+        {"duration": -1.0},
+        {"duration": 10.0, "start": -1.0},
+        {"duration": 10.0, "end": -1.0},
+        {"duration": math.nan},
+        {"duration": 10.0, "start": math.nan},
+        {"duration": 10.0, "end": math.nan},
+        {"duration": math.inf},
+        {"duration": 10.0, "fps": 0.0},
+        {"duration": 10.0, "fps": math.nan},
+        {"duration": 10.0, "max_frames": 0},
+        {"duration": 0.0, "start": 1.0},
     ],
-)  # fmt: skip
+)
 def test_plans_that_make_no_sense(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         plan_times(**arguments)  # type: ignore[arg-type]
@@ -235,36 +254,34 @@ def test_keyframes_that_need_a_run_up(kind: str) -> None:
         assert_same(found, on_screen(reference, times))
 
 
-def test_seeking_spares_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = film(steady(250), gop=10, pictures=[plain(level(number)) for number in range(250)])
-    with opened(source) as reel:
-        decoded = 0
-        shots_near = reel.shots_near
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[av.VideoFrame]:
+    """All that was decoded, wanted or not."""
+    done: list[av.VideoFrame] = []
+    decode = FFmpegReel._decode
 
-        def counted(time: float):  # type: ignore[no-untyped-def]
-            nonlocal decoded
-            for shot in shots_near(time) or ():
-                decoded += 1
-                yield shot
+    def noted(reel: FFmpegReel, packet: av.Packet | None) -> list[av.VideoFrame]:
+        frames = decode(reel, packet)
+        done.extend(frames)
+        return frames
 
-        monkeypatch.setattr(type(reel), "shots_near", lambda self, time: counted(time))
-        times = [1.0, 3.0, 5.0, 7.0, 9.0]
-        assert [time for time, _ in seen(source, times)] == times
-    assert decoded < 5 * (10 + 2)
+    monkeypatch.setattr(FFmpegReel, "_decode", noted)
+    return done
 
 
-def test_dense_sampling_decodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = film(steady(100), gop=50)
-    with opened(source) as reel:
-        sought: list[float] = []
-        shots_near = type(reel).shots_near
-        monkeypatch.setattr(
-            type(reel),
-            "shots_near",
-            lambda self, time: sought.append(time) or shots_near(self, time),
-        )
-        assert len(seen(source, plan_times(4.0, fps=3))) == 13
-    assert len(sought) <= 2
+@pytest.mark.parametrize("kind", ["mp4/libx264", "matroska/libx264", "mpegts/libx264"])
+def test_seeking_spares_the_decoder(kind: str, decoded: list[av.VideoFrame]) -> None:
+    source = film(steady(250), kind, [plain(level(number)) for number in range(250)], gop=10)
+    times = [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert [time for time, _ in seen(source, times)] == times
+    assert len(decoded) <= len(times) * 25
+
+
+@pytest.mark.parametrize("gop", [10, 50, 1000])
+def test_dense_sampling_decodes_little_twice(gop: int, decoded: list[av.VideoFrame]) -> None:
+    source = film(steady(250), pictures=[plain(level(n)) for n in range(250)], gop=gop)
+    assert len(seen(source, plan_times(10.0, fps=3))) == 31
+    assert len(decoded) <= 250 * 1.2
 
 
 # --- pixels ----------------------------------------------------------------------------------
@@ -292,10 +309,16 @@ def quarters() -> np.ndarray:
 @pytest.mark.parametrize(
     ("matrix", "looks"),
     [
-        ((1, 0, 0, 1), "rgwb"), ((0, 1, -1, 0), "brgw"), ((-1, 0, 0, -1), "wbrg"), ((0, -1, 1, 0), "gwbr"),
-        ((-1, 0, 0, 1), "grbw"), ((1, 0, 0, -1), "bwgr"), ((0, 1, 1, 0), "rbwg"), ((0, -1, -1, 0), "wgrb"),
+        ((1, 0, 0, 1), "rgwb"),
+        ((0, 1, -1, 0), "brgw"),
+        ((-1, 0, 0, -1), "wbrg"),
+        ((0, -1, 1, 0), "gwbr"),
+        ((-1, 0, 0, 1), "grbw"),
+        ((1, 0, 0, -1), "bwgr"),
+        ((0, 1, 1, 0), "rbwg"),
+        ((0, -1, -1, 0), "wgrb"),
     ],
-)  # fmt: skip
+)
 def test_films_are_set_upright(matrix: tuple[int, int, int, int], looks: str) -> None:
     source = laid_down(film([0.0, 0.04], pictures=[quarters()] * 2), matrix)
     [(_, picture)] = frames(source, [0.0])
@@ -400,6 +423,12 @@ def test_animations(kind: str) -> None:
         (1.05, 4),
     ]
     assert [frame.index for frame, _ in frames(source, [0.0, 1.2])] == [0, 4]
+
+
+def test_frames_can_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = film(steady(3))
+    monkeypatch.setattr("argus_cli.media.containers.DEFAULT_MAX_PIXELS", WIDTH * HEIGHT - 1)
+    assert refused(source) == "<bytes>: not one frame of it decodes"
 
 
 # --- which stream, which files -----------------------------------------------------------------
@@ -509,15 +538,22 @@ def test_an_interrupted_recording() -> None:
     source = film(steady(50))
     assert (
         refused(source[: len(source) // 2])
-        == "<bytes>: incomplete recording: its index (moov) is missing"
+        == "<bytes>: incomplete recording: its index (moov) is missing or damaged"
     )
 
 
 @pytest.mark.parametrize(
     ("kind", "movflags"),
-    [("mp4/libx264", "faststart"), ("mp4/libx264", "frag_keyframe+empty_moov"), ("matroska/libx264", ""),
-     ("mpegts/libx264", ""), ("webm/libvpx-vp9", ""), ("avi/mpeg4", ""), ("flv/libx264", "")],
-)  # fmt: skip
+    [
+        ("mp4/libx264", "faststart"),
+        ("mp4/libx264", "frag_keyframe+empty_moov"),
+        ("matroska/libx264", ""),
+        ("mpegts/libx264", ""),
+        ("webm/libvpx-vp9", ""),
+        ("avi/mpeg4", ""),
+        ("flv/libx264", ""),
+    ],
+)
 def test_of_a_film_cut_short_the_beginning_is_used(kind: str, movflags: str) -> None:
     whole = film(steady(75), kind, movflags=movflags)
     source = whole[: len(whole) * 2 // 3]
@@ -567,7 +603,7 @@ def test_playlists_open_nothing(tmp_path: Path) -> None:
     lists = {
         "a.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:0.4,\nfilm.ts\n#EXT-X-ENDLIST\n",
         "b.ffconcat": "ffconcat version 1.0\nfile film.mp4\n",
-        "c.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n",
+        "c.sdp": "v=0\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n",
         "d.mp4": "ffconcat version 1.0\nfile film.mp4\n",
     }
     for name, content in lists.items():
@@ -612,9 +648,11 @@ def test_cuts_are_found_between_scenes() -> None:
 
 
 def test_what_stands_out_is_a_cut() -> None:
-    calm = [(time, 1.0) for time in steady(50)]
-    assert list(find_cuts(calm, 0.5)) == []
-    assert list(find_cuts(calm + [(2.0, 30.0), (2.04, 30.0), (2.7, 30.0)], 0.5)) == [2.0, 2.7]
-    hectic = [(time, 15.0) for time in steady(50)]
-    assert list(find_cuts(hectic, 0.5))[1:] == []
-    assert list(find_cuts(hectic + [(2.0, 70.0)], 0.5))[-1] == 2.0
+    def cuts(*changes: tuple[float, float], usual: float = 1.0) -> list[float]:
+        return list(find_cuts(sorted(changes + tuple((t, usual) for t in steady(100))), 0.5))
+
+    assert cuts() == cuts(usual=15.0) == []
+    assert cuts((1.01, 30.0), (1.05, 30.0), (2.01, 30.0)) == [1.01, 2.01]
+    assert cuts((1.01, 30.0), usual=15.0) == [] and cuts((1.01, 40.0), usual=15.0) == [1.01]
+    assert list(find_cuts([(t, 1.0 if t < 2 else 15.0) for t in steady(100)], 0.5)) == []  # a pan
+    assert list(find_cuts([(5.0 * n, 40.0) for n in range(4)], 0.5)) == [0.0, 5.0, 10.0, 15.0]

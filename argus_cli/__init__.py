@@ -11,9 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from argus_cli.captioner import Captioner, Request, Stream, load
+    from argus_cli.captioner import Captioner, FilmRequest, FilmStream, Request, Stream, load
     from argus_cli.errors import (
         ArgusError,
+        DownloadError,
         ImageError,
         InputError,
         ModelDamaged,
@@ -21,14 +22,29 @@ if TYPE_CHECKING:
         ModelMissing,
         PromptTooLong,
         UsageError,
+        VideoError,
     )
-    from argus_cli.schema import Caption, Failure, Sampling, TileGrid, Timings
+    from argus_cli.schema import (
+        Caption,
+        Failure,
+        Frame,
+        Sampling,
+        Segment,
+        TileGrid,
+        Timings,
+        VideoCaption,
+        VideoTimings,
+    )
 
 __all__ = [
     "ArgusError",
     "Caption",
     "Captioner",
+    "DownloadError",
     "Failure",
+    "FilmRequest",
+    "FilmStream",
+    "Frame",
     "ImageError",
     "InputError",
     "ModelDamaged",
@@ -37,21 +53,23 @@ __all__ = [
     "PromptTooLong",
     "Request",
     "Sampling",
+    "Segment",
     "Stream",
     "TileGrid",
     "Timings",
     "UsageError",
+    "VideoCaption",
+    "VideoError",
+    "VideoTimings",
     "load",
 ]
-
-_HOMES = {
-    "argus_cli.captioner": ("Captioner", "Request", "Stream", "load"),
-    "argus_cli.schema": ("Caption", "Failure", "Sampling", "TileGrid", "Timings"),
-}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = next((home for home, names in _HOMES.items() if name in names), "argus_cli.errors")
-    return getattr(import_module(home), name)
+    for home in ("schema", "errors", "captioner"):  # the one with torch comes last
+        module = import_module(f"argus_cli.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(f"{name} is promised and nowhere to be found")

@@ -1,7 +1,6 @@
 """Which device, number type and number of threads; and what they cost. Knows nothing of models."""
 
 import os
-import sys
 from collections.abc import Set
 from pathlib import Path
 
@@ -80,24 +79,9 @@ def available_threads() -> int:
         return cpus
 
 
-def use_threads(number: int | None) -> int:
-    """Let torch compute with ``number`` threads (None: all that are available)."""
-    number = number or available_threads()
-    torch.set_num_threads(number)
-    return number
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done what was asked of it, so that a clock tells the truth."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
-
-
-def peak_memory_bytes() -> int:
-    """The most memory that this process has held resident."""
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -131,7 +131,7 @@ class VideoCaption:
     width: int
     height: int
     frames: tuple[Frame, ...]
-    frames_reused: int  # frames that looked like the one before and cost nothing
+    frames_reused: int  # looked like the one before and cost the tower nothing
     segments: tuple[Segment, ...]
     summary: str | None
     model: str

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 from argus_cli.schema import Segment
@@ -25,6 +26,17 @@ def equal_bounds(start: float, end: float, length: float) -> list[float]:
 def cut_bounds(start: float, end: float, cuts: Iterable[float]) -> list[float]:
     """start, the cuts in between, end."""
     return [start, *sorted({cut for cut in cuts if start < cut < end}), end]
+
+
+def fewer_bounds(bounds: Sequence[float], stretches: int) -> list[float]:
+    """Join the shortest stretch with its shorter neighbour until there are so many at most."""
+    left = list(bounds)
+    while len(left) - 1 > stretches:
+        lengths = [after - before for before, after in pairwise(left)]
+        at = lengths.index(min(lengths))
+        joins_next = at == 0 or (at + 1 < len(lengths) and lengths[at + 1] < lengths[at - 1])
+        del left[at + 1 if joins_next else at]
+    return left
 
 
 def grouped(

@@ -2,7 +2,8 @@
 
   python scripts/bench.py            on a quiet machine
 
-Every figure is the median of runs in fresh processes; the last line is one JSON document.
+Commands run in fresh processes, medians of --runs where more than one is said; the last line is
+one JSON document.
 """
 
 import argparse

@@ -43,8 +43,11 @@ def flickr8k(labels: Path, photos: Path, split: str) -> list[Photo]:
         for row in csv.DictReader(file):
             by_name.setdefault(row["image"], []).append(clean(row["caption"]))
     names = (labels / f"flickr8k_splits/Flickr_8k.{split}Images.txt").read_text().split()
+    names = [name for name in names if name in by_name]  # the lists name a few without captions
     paths = {path.name: path for path in photos.rglob("*.jpg")}
-    return [Photo(paths[name], tuple(by_name[name])) for name in names if name in paths]
+    if missing := [name for name in names if name not in paths]:
+        raise SystemExit(f"{photos}: {len(missing)} photos are missing, {missing[0]} for one")
+    return [Photo(paths[name], tuple(by_name[name])) for name in names]
 
 
 def sentences(labels: Path) -> list[str]:
@@ -138,8 +141,8 @@ def labelled(root: Path) -> list[Photo]:
 def view(picture: Image.Image, variant: int, rng: random.Random) -> tuple[Image.Image, bool]:
     """One view of a photo at TILE px, and whether it is mirrored.
 
-    Variant 0 is what the model sees at work (the whole photo, squeezed), 1 its mirror image,
-    higher ones are random crops of varied aspect, mirrored half of the time.
+    Variant 0 is the whole photo, squeezed, as the model sees it at work, 1 its mirror image, higher
+    ones are random crops of varied aspect, mirrored half of the time.
     """
     box = None
     if variant > 1:

@@ -376,8 +376,9 @@ class Trainer:
 
     def log(self, extra: str = "") -> None:
         recent = self.losses[-100:]
+        loss = sum(recent) / len(recent) if recent else math.nan
         print(
-            f"step {self.step} minute {self.seconds / 60:.1f} loss {sum(recent) / len(recent):.4f} "
+            f"step {self.step} minute {self.seconds / 60:.1f} loss {loss:.4f} "
             f"rate {self.optimizer.param_groups[0]['lr']:.2e} {extra}",
             flush=True,
         )
@@ -506,7 +507,10 @@ def train_captions(options: argparse.Namespace) -> None:
     trainer = Trainer(model, trainable, RUN / "captions.pt", options, rate=5e-4)
     train = Captioned(options, "train", encoder, seed=trainer.step)
     others = Captioned(options, "labelled", encoder, seed=trainer.step)
+    train.refresh()
     others.refresh()
+    if not train.files:
+        raise SystemExit("the features of train.0 aren't complete: run the stage `features` first")
     share = 2 if others.files else 0  # of 16, so that captions of people stay the measure
     dev = Captioned(options, "dev", encoder, seed=0)
     model.train()
@@ -527,7 +531,9 @@ def train_captions(options: argparse.Namespace) -> None:
 def report(trainer: Trainer, dev: Captioned) -> None:
     """Dev loss and a few captions of the averaged weights."""
     model = SmolVLM(trainer.model.config)
-    model.load_state_dict(trainer.model.state_dict() | trainer.average)
+    state = trainer.model.state_dict() | trainer.average
+    del state["lm_head.weight"]  # tied: the embeddings' average stands for it
+    model.load_state_dict(state, strict=False)
     model.eval()
     dev.refresh()
     if not dev.files:

@@ -1,5 +1,6 @@
 """A loaded model: prompts to ids, tiles to features, both to an answer."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import TypedDict
@@ -12,8 +13,8 @@ from torch import Tensor
 from argus_cli.captioner.answer import Answer
 from argus_cli.captioner.film import FilmRequest, FilmStream
 from argus_cli.captioner.picture import Request, Stream
-from argus_cli.device import choose_device, choose_dtype, use_threads
-from argus_cli.errors import PromptTooLong
+from argus_cli.device import choose_device, choose_dtype
+from argus_cli.errors import ModelDamaged, ModelError, PromptTooLong
 from argus_cli.generation import Step, generate
 from argus_cli.media.images import ImageSource
 from argus_cli.media.videos import FilmSource
@@ -21,7 +22,7 @@ from argus_cli.schema import Caption, Sampling, TileGrid, VideoCaption
 from argus_cli.smolvlm.cache import KVCache
 from argus_cli.smolvlm.config import CheckpointConfig, read_config
 from argus_cli.smolvlm.model import SmolVLM
-from argus_cli.smolvlm.prompt import Message, chat
+from argus_cli.smolvlm.prompt import IMAGE, Message, chat
 from argus_cli.smolvlm.tokenizer import Tokenizer
 from argus_cli.smolvlm.weights import load_model
 from argus_cli.zoo.catalog import ModelFolder, default_model, find
@@ -45,13 +46,24 @@ def load(
         folder = name_or_folder
     else:
         folder = find(os.fspath(name_or_folder))
-    use_threads(threads)
+    if threads is not None:  # a library leaves its host's setting alone
+        torch.set_num_threads(threads)
     chosen = choose_device(device)
     number_type = choose_dtype(dtype, chosen)
     config = read_config(folder.path)
     tokenizer = Tokenizer(folder.path / "tokenizer.json", config.model.text.vocab_size)
+    check_image_token(folder, tokenizer, config)
     model = load_model(folder.path, config.model, dtype=number_type, device=chosen)
     return Captioner(model, tokenizer, config, folder)
+
+
+def check_image_token(folder: ModelFolder, tokenizer: Tokenizer, config: CheckpointConfig) -> None:
+    """Raise ModelDamaged when the tokenizer and config.json mean different image tokens."""
+    if tokenizer.encode([IMAGE]) != [config.model.image_token_id]:
+        raise ModelDamaged(
+            f"{folder.path / 'tokenizer.json'}: {IMAGE} isn't token {config.model.image_token_id} "
+            "as config.json says"
+        )
 
 
 class Provenance(TypedDict):
@@ -161,4 +173,9 @@ class Captioner:
                 step = next(steps, None)
             if step is None:
                 return
+            if not math.isfinite(step.log_probability):
+                raise ModelError(
+                    f"{self.folder.name}: its numbers overflow in {self.provenance['dtype']}; "
+                    "use --dtype bfloat16 or float32"
+                )
             yield step

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ from argus_cli.smolvlm.tiling import cut_tiles, plan_tiles
 from argus_cli.timeline import (
     cut_bounds,
     equal_bounds,
+    fewer_bounds,
     grouped,
     merge,
     most_agreed,
@@ -86,7 +88,9 @@ class FilmStream:
     def __init__(self, captioner: "Captioner", source: FilmSource, request: FilmRequest):
         self._captioner, self._source, self._request = captioner, source, request
         self._clock = Clock(captioner.model.device)
-        self._seen: list[Seen] = []
+        self._frames: list[Frame] = []
+        self._reused = 0
+        self._few: list[Seen] = []  # for the summary, spread over the film
         self._last: Answer | None = None  # of the frame before, for models that see one at a time
         self.on_frame: Callable[[Frame, Image.Image], None] | None = None
         self.progress, self.length = 0.0, 0.0
@@ -100,8 +104,7 @@ class FilmStream:
 
     def _run(self) -> Iterator[Segment]:
         source = self._source
-        again = isinstance(source, str | os.PathLike | bytes)  # can be read as often as needed
-        with nullcontext(source) if again else seekable(source) as self._source:
+        with nullcontext(source) if _is_rereadable(source) else seekable(source) as self._source:
             yield from self._follow()
 
     def _follow(self) -> Iterator[Segment]:
@@ -121,29 +124,28 @@ class FilmStream:
         """Where segments may begin and end."""
         request = self._request
         end = info.duration if request.end is None else min(request.end, info.duration)
-        if request.start >= end and info.duration:
+        if request.start >= end and (request.start or info.duration):
             raise VideoError(
                 f"{name_of(self._source)}: nothing lies between --start {request.start:g} s and "
                 f"{end:g} s, the film is {info.duration:.2f} s long"
             )
         if request.scenes:
-            return cut_bounds(
-                request.start, end, scene_cuts(self._source, start=request.start, end=end)
-            )
+            cuts = scene_cuts(self._source, start=request.start, end=end)
+            return fewer_bounds(cut_bounds(request.start, end, cuts), request.max_frames)
         return equal_bounds(request.start, end, request.window)
 
     def _times(self, info: VideoInfo, bounds: list[float]) -> list[float]:
         """When to look; with scenes, each of them gets its share, and at least one frame."""
         request = self._request
         pieces = list(pairwise(bounds)) if request.scenes else [(bounds[0], bounds[-1])]
-        length = bounds[-1] - bounds[0] or 1.0
+        spare = request.max_frames - len(pieces)
         return [
             time
             for start, end in pieces
             for time in plan_times(
                 info.duration,
                 fps=request.fps,
-                max_frames=max(1, round(request.max_frames * (end - start) / length)),
+                max_frames=1 + int(spare * (end - start) / (self.length or 1.0)),
                 start=start,
                 end=end,
             )
@@ -152,8 +154,7 @@ class FilmStream:
     def _check_room(self, times: list[float], bounds: list[float]) -> None:
         """Refuse windows with more frames than the model can read, before the tower runs."""
         most = max(len(inside) for _, _, inside in grouped(times, bounds, float))
-        ids = self._captioner.prompt_ids(self._parts(times[:most], self._prompt), None)
-        self._captioner.check_room(name_of(self._source), len(ids), self._request.sampling)
+        self._prompt_ids(self._parts(times[-most:], self._prompt))
 
     @property
     def _prompt(self) -> str:
@@ -176,6 +177,7 @@ class FilmStream:
     def _look(self, times: list[float]) -> Iterator[Seen]:
         """Each frame with its features, those of the frame before where nothing has changed."""
         shown: NDArray[np.int16] | None = None
+        stride = math.ceil(len(times) / SUMMARY_FRAMES)
         for frame, picture in frames(self._source, times):
             self._clock.lap("decode")
             self.progress = frame.time - self._request.start
@@ -184,12 +186,15 @@ class FilmStream:
                 self.on_frame(frame, picture)
             same = shown is not None and bool(np.abs(small - shown).max() <= SAME_LEVELS)
             if same:
-                features = self._seen[-1].features
+                self._reused += 1
             else:
                 shown, features = small, self._captioner.features(cut_tiles(picture, self._grid))
             self._clock.lap("vision")
-            self._seen.append(Seen(frame, features, same))
-            yield self._seen[-1]
+            seen = Seen(frame, features, same)
+            if len(self._frames) % stride == 0:
+                self._few.append(seen)
+            self._frames.append(frame)
+            yield seen
 
     def _segment(self, start: float, end: float, inside: list[Seen]) -> Segment:
         if self._captioner.config.model.reads_video:
@@ -206,9 +211,14 @@ class FilmStream:
 
     def _answer(self, parts: tuple[str | TileGrid, ...], inside: list[Seen]) -> Answer:
         captioner, request = self._captioner, self._request
-        ids = captioner.prompt_ids(parts, request.system)
+        ids = self._prompt_ids(parts)
         features = torch.cat([seen.features for seen in inside])
         return captioner.answer(ids, features, request.sampling).complete()
+
+    def _prompt_ids(self, parts: tuple[str | TileGrid, ...]) -> list[int]:
+        ids = self._captioner.prompt_ids(parts, self._request.system)
+        self._captioner.check_room(name_of(self._source), len(ids), self._request.sampling)
+        return ids
 
     def _summary(self, segments: list[Segment]) -> str | None:
         """What the film is about: told by the model from the segments and a few frames."""
@@ -216,7 +226,7 @@ class FilmStream:
             return None
         if self._captioner.config.model.captions_only:
             return plain_summary(segments)
-        few = self._seen[:: math.ceil(len(self._seen) / SUMMARY_FRAMES)]
+        few = self._few
         lines = [str(segment) for segment in segments]
         while True:
             question = "\n".join(["What happens in this video:", *lines, SUMMARY_PROMPT])
@@ -225,8 +235,7 @@ class FilmStream:
             else:
                 parts = (*[self._grid] * len(few), question)
             try:
-                ids = self._captioner.prompt_ids(parts, self._request.system)
-                self._captioner.check_room("summary", len(ids), self._request.sampling)
+                self._prompt_ids(parts)
                 break
             except PromptTooLong:  # a long film: every other segment still tells its course
                 lines, few = lines[::2], few[::2] or few
@@ -247,8 +256,8 @@ class FilmStream:
             duration=info.duration,
             width=info.width,
             height=info.height,
-            frames=tuple(seen.frame for seen in self._seen),
-            frames_reused=sum(seen.same for seen in self._seen),
+            frames=tuple(self._frames),
+            frames_reused=self._reused,
             segments=tuple(segments),
             summary=summary,
             prompt=self._prompt,
@@ -256,6 +265,13 @@ class FilmStream:
             seconds=VideoTimings(**laps),
             **self._captioner.provenance,
         )
+
+
+def _is_rereadable(source: FilmSource) -> bool:
+    """Bytes and files can be read as often as needed, a pipe and its path once."""
+    if isinstance(source, str | os.PathLike):
+        return not Path(source).is_fifo()
+    return isinstance(source, bytes)
 
 
 def miniature(picture: Image.Image) -> NDArray[np.int16]:

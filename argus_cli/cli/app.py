@@ -11,6 +11,7 @@ import typer
 from argus_cli.cli import caption as caption_command
 from argus_cli.cli import models as models_command
 from argus_cli.cli import video as video_command
+from argus_cli.cli.stderr import PrintableFormatter, say
 from argus_cli.errors import ArgusError, ExitCode
 
 app = typer.Typer(
@@ -43,7 +44,9 @@ def root(
 
 def main() -> None:
     """Run the command line. Typer ends usage errors, Ctrl-C and a closed pipe by itself."""
-    logging.basicConfig(format="argus: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # Records are UTF-8 whatever the locale, and a file name's odd bytes come out as they
@@ -59,5 +62,5 @@ def main() -> None:
         else:
             message = f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
             code = ExitCode.SOME_FAILED
-        typer.echo(f"argus: {message}", err=True)
+        say(message)
         sys.exit(code)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from argus_cli.cli import options as opt
+from argus_cli.cli.stderr import say
 from argus_cli.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def caption(
             "-o",
             metavar="FILE",
             rich_help_panel=opt.OUTPUT,
-            help="Write there instead of stdout; text and jsonl are appended.",
+            help="Write there instead of stdout: text and jsonl at its end, json anew.",
         ),
     ] = None,  # fmt: skip
     fail_fast: opt.FailFast = False,
@@ -84,14 +85,12 @@ def caption(
 
     from argus_cli.batch import caption_each
     from argus_cli.captioner import Request
-    from argus_cli.cli.load import open_captioner
-    from argus_cli.output.records import WRITERS, open_output
+    from argus_cli.cli.load import open_captioner, warn_unread
+    from argus_cli.output.files import open_output
+    from argus_cli.output.records import WRITERS
     from argus_cli.schema import Sampling
     from argus_cli.smolvlm.prompt import STYLES
 
-    captioner = open_captioner(
-        model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
-    )
     request = Request(
         prompt=STYLES[style] if prompt is None else prompt,
         system=system,
@@ -99,19 +98,20 @@ def caption(
         max_pixels=max_pixels or None,
         sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
     )
-    if captioner.config.model.captions_only and not quiet and prompt is not None:
-        typer.echo(
-            f"argus: {captioner.folder.name} only captions; it doesn't read --prompt", err=True
-        )
     several = len(sources) > 1
-    with open_output(output) as stream:
+    with open_output(output, append=format is not opt.Format.json) as stream:
+        captioner = open_captioner(
+            model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
+        )
+        if not quiet:
+            warn_unread(captioner, prompt, system)
         writer = WRITERS[format](stream, several)
         live = format is opt.Format.text and not several and stream.isatty()
         results = caption_each(captioner, sources, request, writer.piece if live else None)
         failed = _write_all(results, writer, fail_fast=fail_fast, verbose=verbose)
     if failed:
         if several:
-            typer.echo(f"argus: {failed} of {len(sources)} inputs failed", err=True)
+            say(f"{failed} of {len(sources)} inputs failed")
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 
@@ -122,16 +122,18 @@ def _write_all(
     from argus_cli.schema import Failure
 
     failed = 0
-    for result in results:
-        writer.write(result)
-        if isinstance(result, Failure):
-            typer.echo(f"argus: {result.message}", err=True)
-            failed += 1
-            if fail_fast:
-                break
-        elif verbose:
-            typer.echo(f"argus: {_phases(result)}", err=True)
-    writer.close()
+    try:
+        for result in results:
+            writer.write(result)
+            if isinstance(result, Failure):
+                say(result.message)
+                failed += 1
+                if fail_fast:
+                    break
+            elif verbose:
+                say(_phases(result))
+    finally:  # also when something ends the run early: what is done is done
+        writer.close()
     return failed
 
 

@@ -4,13 +4,14 @@ import logging
 import os
 import sys
 import time
-
-import typer
+from contextlib import suppress
 
 from argus_cli.captioner import Captioner, load
+from argus_cli.cli.stderr import say
+from argus_cli.device import available_threads, choose_device
 from argus_cli.errors import ModelMissing
-from argus_cli.zoo.catalog import BUNDLED, ModelFolder, default_model, find
-from argus_cli.zoo.manifest import load_manifests
+from argus_cli.zoo.catalog import BUNDLED, ModelFolder, default_model, find, named
+from argus_cli.zoo.download import pull
 
 
 def open_captioner(
@@ -28,32 +29,38 @@ def open_captioner(
         logging.getLogger().setLevel(logging.ERROR)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    choose_device(device)  # refuse it before a model is fetched for it
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = available_threads()
     start = time.perf_counter()
     folder, reason = default_model() if model is None else (_found_or_pulled(model, quiet), "named")
     captioner = load(folder, device=device, dtype=dtype, threads=threads)
     if verbose:
-        typer.echo(
-            f"argus: {folder.name} ({reason}), revision {folder.revision}, "
+        say(
+            f"{folder.name} ({reason}), revision {folder.revision}, "
             f"{captioner.model.dtype} on {captioner.model.device}, "
-            f"loaded in {time.perf_counter() - start:.2f} s",
-            err=True,
+            f"loaded in {time.perf_counter() - start:.2f} s"
         )
     elif folder.name == BUNDLED and model is None and not quiet and sys.stderr.isatty():
-        typer.echo(
-            "argus: this is glimpse, the small bundled model; for much better answers run "
-            "`argus models pull smolvlm2-500m` once",
-            err=True,
+        say(
+            "this is glimpse, the small bundled model; for much better answers run "
+            "`argus models pull smolvlm2-500m` once"
         )
     return captioner
+
+
+def warn_unread(captioner: Captioner, prompt: str | None, system: str | None) -> None:
+    """Say so when the user asks something of a model that only captions."""
+    given = {"--prompt": prompt, "--system": system}
+    unread = [option for option, value in given.items() if value is not None]
+    if unread and captioner.config.model.captions_only:
+        say(f"{captioner.folder.name} only captions: it doesn't follow {' and '.join(unread)}")
 
 
 def _found_or_pulled(model: str, quiet: bool) -> ModelFolder:
     try:
         return find(model)
-    except ModelMissing:
-        manifest = load_manifests().get(model)
-        if manifest is None:
-            raise
-    from argus_cli.zoo.download import pull
-
-    return pull(manifest, progress=not quiet)
+    except ModelMissing as missing:
+        with suppress(ModelMissing):  # not in the zoo either
+            return pull(named(model), progress=not quiet)
+        raise missing from None

@@ -1,5 +1,6 @@
 """The options that several commands share, grouped as --help shows them. Imports nothing heavy."""
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
@@ -28,6 +29,19 @@ class Format(StrEnum):
     text = "text"
     json = "json"
     jsonl = "jsonl"
+
+
+def finite(value: float | None) -> float | None:
+    """Any number but nan and infinity, which no range of options refuses."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
+def _stops(value: list[str] | None) -> list[str] | None:
+    if value and "" in value:
+        raise typer.BadParameter("an empty text would end every answer at once")
+    return value
 
 
 def _tiles(value: str) -> str:
@@ -84,14 +98,14 @@ MaxNewTokens = Annotated[
 Temperature = Annotated[
     float,
     typer.Option(
-        "--temperature", min=0, rich_help_panel=GENERATION,
+        "--temperature", min=0, callback=finite, rich_help_panel=GENERATION,
         help="0: always the most likely word. Higher: drawn at random.",
     ),
 ]  # fmt: skip
 TopP = Annotated[
     float,
     typer.Option(
-        "--top-p", min=0, max=1, rich_help_panel=GENERATION,
+        "--top-p", min=0, max=1, callback=finite, rich_help_panel=GENERATION,
         help="Draw from the most likely words that make up this share.",
     ),
 ]  # fmt: skip
@@ -104,7 +118,7 @@ Seed = Annotated[
 Stop = Annotated[
     list[str] | None,
     typer.Option(
-        "--stop", metavar="TEXT", rich_help_panel=GENERATION,
+        "--stop", metavar="TEXT", callback=_stops, rich_help_panel=GENERATION,
         help="End before this text; may be repeated.",
     ),
 ]  # fmt: skip

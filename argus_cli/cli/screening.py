@@ -4,14 +4,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from tqdm import tqdm
 
 from argus_cli.captioner import Captioner, FilmRequest
+from argus_cli.cli.stderr import say
 from argus_cli.errors import InputError
 from argus_cli.media.sources import Source
+from argus_cli.output.files import open_output
 from argus_cli.output.films import FilmWriter, PageFilms, RecordFilms, TextFilms
-from argus_cli.output.records import WRITERS, JsonlWriter, JsonWriter, open_output
+from argus_cli.output.records import WRITERS, printable
 from argus_cli.output.stills import save_still, thumbnail
 from argus_cli.schema import Failure, Frame, VideoCaption
 
@@ -43,6 +44,7 @@ class Screening:
         failed = 0
         with ExitStack() as stack:
             writer = self._writer(stack, several=len(sources) > 1)
+            stack.callback(writer.close)
             for source in sources:
                 self._thumbnails.clear()
                 writer.begin(source.name)
@@ -50,18 +52,18 @@ class Screening:
                     result: VideoCaption | Failure = self._watch(source, writer)
                 except InputError as error:
                     result = Failure(source.name, type(error).__name__, str(error))
-                    typer.echo(f"argus: {error}", err=True)
+                    say(str(error))
                     failed += 1
                 writer.write(result, self._thumbnails)
                 if failed and fail_fast:
                     break
-            writer.close()
         return failed
 
     def _watch(self, source: Source, writer: FilmWriter) -> VideoCaption:
         stream = self._captioner.segments(source.file, self._request)
         bar = tqdm(
-            desc=source.name, unit="s", disable=True if self._quiet else None, leave=False,
+            desc=printable(Path(source.name).name)[-24:], total=0, leave=False,
+            disable=True if self._quiet else None,  # None: only on a terminal
             bar_format="{desc}: {n:.0f} of {total:.0f} s of film [{elapsed}<{remaining}]",
         )  # fmt: skip
 
@@ -71,7 +73,7 @@ class Screening:
             if self._frames_dir is not None:
                 save_still(self._frames_dir, source.name, frame, picture)
             bar.total = stream.length
-            bar.update(stream.progress - bar.n)
+            bar.update(min(max(stream.progress, 0.0), stream.length) - bar.n)
 
         stream.on_frame = see
         with bar:
@@ -79,20 +81,20 @@ class Screening:
                 bar.clear()
                 writer.segment(segment)
         if self._verbose:
-            typer.echo(f"argus: {_phases(stream.result)}", err=True)
+            say(_phases(stream.result))
         return stream.result
 
     def _writer(self, stack: ExitStack, *, several: bool) -> FilmWriter:
         pages = self._format not in WRITERS
         if pages and self._output is not None:
             return PageFilms(self._format, self._output, several)
-        stream = stack.enter_context(open_output(self._output))
+        append = self._format != "json"
+        stream = stack.enter_context(open_output(self._output, append=append))
         if pages:
             return PageFilms(self._format, stream, several)
         if self._format == "text":
             return TextFilms(stream, several)
-        kind = JsonWriter if self._format == "json" else JsonlWriter
-        return RecordFilms(kind(stream, several))
+        return RecordFilms(WRITERS[self._format](stream, several))
 
 
 def _phases(done: VideoCaption) -> str:

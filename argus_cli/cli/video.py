@@ -43,7 +43,10 @@ def video(
     ] = True,
     fps: Annotated[
         float,
-        typer.Option("--fps", min=0.001, rich_help_panel=FRAMES, help="Frames a second."),
+        typer.Option(
+            "--fps", min=0.001, callback=opt.finite, rich_help_panel=FRAMES,
+            help="Frames a second.",
+        ),
     ] = 1.0,
     max_frames: Annotated[
         int,
@@ -55,7 +58,7 @@ def video(
     window: Annotated[
         float,
         typer.Option(
-            "--window", min=0.1, metavar="SECONDS", rich_help_panel=FRAMES,
+            "--window", min=0.1, metavar="SECONDS", callback=opt.finite, rich_help_panel=FRAMES,
             help="Length of a segment.",
         ),
     ] = 10.0,
@@ -64,10 +67,16 @@ def video(
         typer.Option("--scenes", rich_help_panel=FRAMES, help="Segments end at cuts instead."),
     ] = False,
     start: Annotated[
-        float, typer.Option("--start", min=0, metavar="SECONDS", rich_help_panel=FRAMES)
+        float,
+        typer.Option(
+            "--start", min=0, metavar="SECONDS", callback=opt.finite, rich_help_panel=FRAMES
+        ),
     ] = 0.0,
     end: Annotated[
-        float | None, typer.Option("--end", min=0, metavar="SECONDS", rich_help_panel=FRAMES)
+        float | None,
+        typer.Option(
+            "--end", min=0, metavar="SECONDS", callback=opt.finite, rich_help_panel=FRAMES
+        ),
     ] = None,
     model: opt.ModelName = None,
     device: opt.DeviceName = opt.Device.auto,
@@ -110,16 +119,20 @@ def video(
     from argus_cli.media.sources import resolve
 
     sources = resolve(clips)
-    _check_output(sources, format, output)
+    if end is not None and end <= start:
+        raise UsageError(f"--end {end:g} doesn't come after --start {start:g}")
+    _check_output(sources, format, output, frames_dir)
 
     from argus_cli.captioner import FilmRequest
-    from argus_cli.cli.load import open_captioner
+    from argus_cli.cli.load import open_captioner, warn_unread
     from argus_cli.cli.screening import Screening
     from argus_cli.schema import Sampling
 
     captioner = open_captioner(
         model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
     )
+    if not quiet:
+        warn_unread(captioner, prompt, system)
     request = FilmRequest(
         prompt=prompt, system=system, summary=summary, fps=fps, max_frames=max_frames,
         window=window, scenes=scenes, start=start, end=end,
@@ -133,13 +146,22 @@ def video(
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 
-def _check_output(sources: "list[Source]", format: FilmFormat, output: Path | None) -> None:
-    """Refuse what would put several films into one page, before any model is loaded."""
-    if format in ("text", "json", "jsonl") or len(sources) == 1:
-        return
-    if output is None or output.is_file() or (output.suffix and not output.is_dir()):
+def _check_output(
+    sources: "list[Source]", format: FilmFormat, output: Path | None, frames_dir: Path | None
+) -> None:
+    """Refuse what couldn't be written, or would mix films, before any model is loaded."""
+    from argus_cli.output.files import check_writable
+
+    several = len(sources) > 1
+    pages = format not in ("text", "json", "jsonl")
+    if several and pages and (output is None or (output.suffix and not output.is_dir())):
         raise UsageError(f"--format {format}: several films need a folder, -o FOLDER")
     stems = [Path(source.name).stem for source in sources]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two films would be written to {output / twice}.{format}; rename one")
+    if twice is not None and (pages or frames_dir is not None):
+        raise UsageError(f"two films would write the same files, {twice}.*; rename one")
+    for folder in (output if pages and several else None, frames_dir):
+        if folder is not None:
+            check_writable(folder / "file")
+    if output is not None and not (pages and (several or output.is_dir())):
+        check_writable(output)

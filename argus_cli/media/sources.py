@@ -1,5 +1,6 @@
 """Inputs on the command line -> the pictures or films they name, checked before any model loads."""
 
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,12 @@ def _source(name: str) -> Source:
     if name == "-":
         return Source("<stdin>", sys.stdin.buffer)
     path = Path(name)
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:  # too long, not allowed, a null byte
+        raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(mode):
         raise UsageError(f"{name}: is a folder; name the files in it, e.g. {path / '*.jpg'}")
-    if not path.exists():
-        raise UsageError(f"{name}: no such file")
     return Source(name, path)

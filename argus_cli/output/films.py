@@ -1,13 +1,11 @@
 """Timelines in every format. A writer is told of each film's start, segments and end."""
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from argus_cli.errors import UsageError
-from argus_cli.output.records import JsonlWriter, JsonWriter, printable
+from argus_cli.output.files import write_whole
+from argus_cli.output.records import Writer, printable
 from argus_cli.output.storyboard import to_html
 from argus_cli.output.subtitles import SUBTITLES
 from argus_cli.schema import Failure, Segment, VideoCaption
@@ -56,7 +54,7 @@ class TextFilms:
 class RecordFilms:
     """One record a film."""
 
-    def __init__(self, records: JsonWriter | JsonlWriter):
+    def __init__(self, records: Writer):
         self._records = records
 
     def begin(self, name: str) -> None:
@@ -101,26 +99,3 @@ class PageFilms:
 
     def close(self) -> None:
         pass
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all. Raises UsageError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(partial, 0o666 & ~_umask())
-            os.replace(partial, path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror or error}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -4,15 +4,11 @@ A writer is opened on a text stream, takes one result after the other and is clo
 """
 
 import json
-import sys
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from argus_cli.errors import UsageError
 from argus_cli.schema import Caption, Failure, VideoCaption
 
 Result = Caption | VideoCaption | Failure
@@ -41,20 +37,6 @@ def _rounded(value: Any) -> Any:
 def printable(text: str) -> str:
     """Text that can't steer a terminal: control and bidirectional characters become spaces."""
     return "".join(" " if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
-
-
-@contextmanager
-def open_output(path: Path | None) -> Iterator[TextIO]:
-    """stdout, or the end of a file. Raises UsageError when the file can't be opened."""
-    if path is None:
-        yield sys.stdout
-        return
-    try:
-        file = path.open("a", encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror}") from None
-    with file:
-        yield file
 
 
 class Writer(Protocol):
@@ -122,6 +104,8 @@ class JsonWriter:
         self._records.append(to_record(result))
 
     def close(self) -> None:
+        if not self._records and not self._several:
+            return
         document = self._records if self._several else self._records[0]
         self._stream.write(_dump(document, indent=2) + "\n")
         self._stream.flush()

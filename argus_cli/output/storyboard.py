@@ -52,11 +52,11 @@ it may name things that aren't there.</footer>
 
 
 def _item(segment: Segment, video: VideoCaption, thumbnails: Mapping[float, bytes]) -> str:
-    last = segment is video.segments[-1]
+    first, last = segment is video.segments[0], segment is video.segments[-1]
     inside = (
         _figure(time, thumbnails[time])
         for time in sorted(thumbnails)
-        if segment.start <= time and (time < segment.end or last)
+        if (segment.start <= time or first) and (time < segment.end or last)
     )
     return (
         f"<li><time>{stamp(segment.start)}-{stamp(segment.end)}</time>"

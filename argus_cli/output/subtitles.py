@@ -3,6 +3,7 @@
 Times rise, no cue is empty or without length, and nothing in a caption can end its cue.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from html import escape
 
@@ -49,7 +50,7 @@ def _cues(video: VideoCaption) -> Iterator[tuple[float, float, str]]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(printable(text).split()).replace("-->", "->")
+    return re.sub(r"-{2,}>", "->", " ".join(printable(text).split()))
 
 
 def _ms(seconds: float) -> int:

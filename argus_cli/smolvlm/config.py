@@ -7,6 +7,7 @@ ignored; a key that would change the result and that argus doesn't implement is 
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,14 @@ _TEXT_ONLY = {
     "rope_interleaved": False,
     "use_resampler": False,
 }
-_PREPROCESS_ONLY = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 1}
+_PREPROCESS_ONLY = {
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "resample": 1,
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+}
 
 
 @dataclass(frozen=True)
@@ -153,12 +161,12 @@ def read_config(folder: Path) -> CheckpointConfig:
         eos = generation["eos_token_id"]
     except KeyError as error:
         raise ModelDamaged(f"{path}: the key {error} is missing") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise ModelDamaged(f"{path}: {error}") from None
     if tiles.tile != model.vision.image_size:
         raise ModelDamaged(
-            f"{folder / 'preprocessor_config.json'}: tiles of {tiles.tile} px, but config.json's "
-            f"vision_config.image_size is {model.vision.image_size}"
+            f"{folder / 'preprocessor_config.json'}: tiles of {tiles.tile} px, but "
+            f"config.json's vision_config.image_size is {model.vision.image_size}"
         )
     return CheckpointConfig(model, tiles, tuple(eos) if isinstance(eos, list) else (eos,))
 
@@ -169,6 +177,8 @@ def parse_model(raw: dict[str, Any]) -> ModelConfig:
         raise ValueError(
             f"model_type {raw['model_type']!r} is not one of {', '.join(_MODEL_TYPES)}"
         )
+    if not isinstance(raw["scale_factor"], int) or raw["scale_factor"] < 1:
+        raise ValueError(f"scale_factor is {raw['scale_factor']!r}, a positive number was expected")
     config = ModelConfig(
         model_type=raw["model_type"],
         vision=_parse_vision(raw["vision_config"]),
@@ -177,7 +187,14 @@ def parse_model(raw: dict[str, Any]) -> ModelConfig:
         image_token_id=raw["image_token_id"],
         tie_word_embeddings=raw["tie_word_embeddings"],
     )
-    if config.vision.grid % config.scale_factor:
+    vision, text = config.vision, config.text
+    for what, size, parts in (
+        ("vision_config.hidden_size", vision.hidden_size, vision.num_attention_heads),
+        ("num_attention_heads", text.num_attention_heads, text.num_key_value_heads),
+    ):
+        if size % parts:
+            raise ValueError(f"{what} {size} can't be divided by {parts}")
+    if not config.vision.grid or config.vision.grid % config.scale_factor:
         raise ValueError(
             f"scale_factor {config.scale_factor} doesn't divide the "
             f"{config.vision.grid}x{config.vision.grid} patches of a tile"
@@ -226,11 +243,12 @@ def parse_preprocess(raw: dict[str, Any]) -> PreprocessConfig:
 def _take(kind: type, raw: dict[str, Any], without: str = "") -> dict[str, Any]:
     """The fields of ``kind`` out of ``raw``, checked against their annotated number type."""
     fields = {name: of for name, of in kind.__annotations__.items() if name != without}
-    values = {name: of(raw[name]) for name, of in fields.items()}
-    for name, value in values.items():
-        if value != raw[name] or value <= 0:
-            raise ValueError(f"{name} is {raw[name]!r}, a positive number was expected")
-    return values
+    for name, of in fields.items():
+        value = raw[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf or of(value) != value:
+            raise ValueError(f"{name} is {value!r}, a positive number was expected")
+    return {name: of(raw[name]) for name, of in fields.items()}
 
 
 def _refuse_others(raw: dict[str, Any], only: dict[str, Any]) -> None:

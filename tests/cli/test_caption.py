@@ -157,6 +157,20 @@ def test_output_file_is_appended(caption, photo: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and b"--output" in done.stderr
 
 
+def test_json_output_is_one_document_however_often(caption, photo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    for _ in range(2):
+        caption(photo, photo, "-f", "json", "-o", out)
+        assert len(json.loads(out.read_text())) == 2
+
+
+def test_a_name_cannot_steer_the_terminal(caption, tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2Jbad.jpg"
+    path.write_text("no picture")
+    done = caption(path, "-v")
+    assert done.returncode == 1 and b"bad.jpg" in done.stderr and b"\x1b" not in done.stderr
+
+
 def test_seed_repeats_and_temperature_records_one(caption, photo: Path) -> None:
     def run(*more: object) -> dict:
         return json.loads(caption(photo, "-f", "json", "--temperature", 1.5, *more).stdout)

@@ -1,8 +1,16 @@
 """`argus video` on films made here: output, streams and exit codes."""
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +116,7 @@ def test_several_pages_need_a_folder(video, clip: Path, tmp_path: Path) -> None:
     twin.parent.mkdir()
     twin.write_bytes(clip.read_bytes())
     done = video(clip, twin, "-f", "srt", "-o", tmp_path / "subs")
-    assert done.code == 2 and "two films would be written to" in done.err
+    assert done.code == 2 and "two films would write the same files" in done.err
 
 
 def test_frames_dir_holds_what_the_model_saw(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -144,3 +152,69 @@ def test_still_film_is_looked_at_once(video, tmp_path: Path) -> None:  # type: i
 def test_missing_film_is_a_usage_error(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     done = video(tmp_path / "nope.mp4")
     assert done.code == 2 and done.err == f"argus: {tmp_path / 'nope.mp4'}: no such file\n"
+
+
+def test_progress_on_a_terminal(clip: Path, tiny_folder: Path) -> None:
+    """The bar, which is off everywhere else, on a real pseudo-terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    words = [
+        sys.executable,
+        "-m",
+        "argus_cli",
+        "video",
+        clip,
+        "-m",
+        tiny_folder,
+        "--dtype",
+        "float32",
+    ]
+    done = subprocess.Popen(
+        [*words, "--end", "2.5", "--max-new-tokens", "2"], stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    shown = b""
+    with suppress(OSError):  # the end of the terminal
+        while part := os.read(master, 4096):
+            shown += part
+    assert done.wait(100) == 0
+    assert b"of 2 s of film" in shown and b"[00:00-00:0" in shown and b"error" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--window", "inf"], "not a finite number"),
+        (["--fps", "nan"], "nan"),
+        (["--stop", ""], "would end every answer"),
+        (["--start", "4", "--end", "3"], "--end 3 doesn't come after --start 4"),
+        (["-f", "srt", "-o", "/proc/no/such.srt"], "--output /proc/no/such.srt"),
+        (["--frames-dir", "/proc/frames"], "/proc/frames"),
+    ],
+)
+def test_nonsense_is_refused_before_any_model(video, clip: Path, words, message) -> None:  # type: ignore[no-untyped-def]
+    done = video(clip, *words)
+    assert done.code == 2 and message in done.err
+
+
+def test_a_name_cannot_steer_the_terminal(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "\x1b]0;title\x07bad\u202e.mp4"
+    path.write_text("no film")
+    done = video(path)
+    assert done.code == 1 and "bad" in done.err
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.err + done.out)
+
+
+def test_system_turn_counts_for_the_context(video, clip: Path) -> None:  # type: ignore[no-untyped-def]
+    done = video(clip, "--system", "x" * 600)
+    assert done.code == 1 and "the prompt takes" in done.err and done.out == ""
+
+
+def test_a_pipe_is_a_film(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pipe = tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(clip.read_bytes()))
+    writer.start()
+    done = video(pipe, "--no-summary")
+    writer.join()
+    assert done.code == 0 and done.out.startswith("[00:00-00:0")

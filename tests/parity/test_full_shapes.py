@@ -11,9 +11,11 @@ over 42 layers in another order; measured are about 1e-6.
 import json
 import lzma
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import draw
@@ -21,6 +23,7 @@ from typer.testing import CliRunner
 
 import argus_cli
 from argus_cli.cli.app import app
+from argus_cli.smolvlm.prompt import film_parts
 from argus_cli.smolvlm.tiling import cut_tiles, plan_tiles
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -77,7 +80,7 @@ def prepared(ours: argus_cli.Captioner, size: tuple[int, int]) -> tuple[Any, ...
     picture = draw(*size)
     grid = plan_tiles(size, ours.config.preprocess)
     tiles = torch.from_numpy(cut_tiles(picture, grid))
-    ids = torch.tensor([ours.prompt_ids([grid], argus_cli.Request())])
+    ids = torch.tensor([ours.prompt_ids([grid, argus_cli.Request().prompt])])
     return picture, tiles, ids, (tiles.permute(0, 3, 1, 2).float() / 127.5 - 1)[None]
 
 
@@ -135,6 +138,25 @@ def greedy(ours: argus_cli.Captioner, tiles: torch.Tensor, ids: torch.Tensor) ->
         if step.token in ours.config.eos_token_ids:
             break
     return tokens
+
+
+@torch.inference_mode()
+def test_film(theirs: torch.nn.Module, ours: argus_cli.Captioner) -> None:
+    """A window of frames in SmolVLM2's film prompt: the same greedy tokens on the same frames."""
+    if not ours.config.model.reads_video:
+        pytest.skip("doesn't read films")
+    times, size = [0.0, 1.0, 2.5, 61.0], (640, 360)
+    grid = plan_tiles(size, replace(ours.config.preprocess, split=False))
+    frames = [cut_tiles(draw(*size, seed), grid) for seed in range(len(times))]
+    tiles = torch.from_numpy(np.concatenate(frames))
+    ids = torch.tensor([ours.prompt_ids([*film_parts(times, 70.0, grid), "What happens?"])])
+    pixels = (tiles.permute(0, 3, 1, 2).float() / 127.5 - 1)[None]
+    tokens = theirs.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels,
+        max_new_tokens=NEW_TOKENS, do_sample=False,
+    )[0, ids.shape[1] :].tolist()  # fmt: skip
+    assert greedy(ours, tiles, ids) == tokens
+    print(f"\nfilm of {len(times)} frames, {ids.shape[1]} prompt tokens: {tokens}")
 
 
 @torch.inference_mode()

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import argus_cli
+from argus_cli import captioner, errors, schema
 
 ROOT = Path(argus_cli.__file__).parent
 LEVELS = (
@@ -32,7 +34,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.p
 
 
 def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(path.relative_to(ROOT).parts).removesuffix(".py")
 
 
 def level_of(module: str) -> int:
@@ -55,8 +57,15 @@ def imports_of(path: Path) -> set[str]:
 
 
 def own_imports_of(path: Path) -> set[str]:
+    """Our modules and packages among them: each import by its longest name that is one."""
     known = {name_of(module) for module in MODULES}
-    return {name for i in imports_of(path) if (name := i.removeprefix("argus_cli.")) in known}
+    known |= {name_of(folder.parent) for folder in ROOT.rglob("*/__init__.py")}
+    found = set()
+    for name in imports_of(path):
+        parts = name.removeprefix("argus_cli.").split(".")
+        names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        found.add(next((own for own in names if own in known), ""))
+    return found - {"", name_of(path.parent)}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -90,8 +99,20 @@ def test_reading_pictures_needs_no_torch() -> None:
     assert "torch" not in loaded_by("import argus_cli.media.images, argus_cli.zoo.download")
 
 
+def kinds_in(*modules: ModuleType) -> list[type]:
+    """The classes that these modules define."""
+    return [
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and kind.__module__ == module.__name__
+    ]
+
+
 def test_public_names() -> None:
     assert argus_cli.__all__ == sorted(argus_cli.__all__)
+    public = {*captioner.__all__, *(kind.__name__ for kind in kinds_in(errors, schema))}
+    assert set(argus_cli.__all__) == public - {"ExitCode"}
     for name in argus_cli.__all__:
         assert getattr(argus_cli, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

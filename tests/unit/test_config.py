@@ -34,7 +34,11 @@ def changed(path: str, value: object) -> dict:
         ("text_config/rope_scaling", {"type": "linear"}, "rope_scaling"),
         ("text_config/rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4}, "yarn"),
         ("text_config/hidden_size", -3, "hidden_size is -3"),
-        ("text_config/hidden_size", "wide", "wide"),
+        ("text_config/hidden_size", "wide", "hidden_size is 'wide'"),
+        ("text_config/hidden_size", float("inf"), "hidden_size is inf"),
+        ("vision_config/num_attention_heads", 5, "hidden_size 48 can't be divided by 5"),
+        ("text_config/num_key_value_heads", 4, "num_attention_heads 6 can't be divided by 4"),
+        ("scale_factor", 0, "scale_factor is 0"),
         ("vision_config/num_hidden_layers", 2.5, "num_hidden_layers is 2.5"),
         ("scale_factor", 3, "scale_factor 3 doesn't divide"),
     ],
@@ -86,5 +90,5 @@ def test_tiles_of_another_size_than_the_tower(tiny_folder: Path, tmp_path: Path)
     for file in tiny_folder.glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "config.json").write_text(json.dumps(changed("vision_config/image_size", 96)))
-    with pytest.raises(ModelDamaged, match=r"tiles of 64 px, but .* image_size is 96"):
+    with pytest.raises(ModelDamaged, match=r"tiles of 64 px, but .*image_size is 96"):
         read_config(tmp_path)

@@ -92,6 +92,7 @@ def test_scenes_are_segments_with_frames_of_their_own(monkeypatch, captioner) ->
     ends = {segment.end for segment in result.segments}
     assert ends <= {4.0, 9.0, 12.0} and result.segments[-1].end == 12
     times = [frame.time for frame in result.frames]
+    assert len(times) <= 4
     for start, end in ((0, 4), (4, 9), (9, 12)):
         assert any(start <= time < end for time in times)
 

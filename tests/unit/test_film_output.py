@@ -1,5 +1,6 @@
 """Subtitles that players and an independent parser read, and a page that nothing breaks out of."""
 
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from argus_cli.errors import UsageError
-from argus_cli.output.films import PageFilms, write_whole
+from argus_cli.output.files import check_writable, open_output, write_whole
+from argus_cli.output.films import PageFilms
 from argus_cli.output.storyboard import to_html
 from argus_cli.output.subtitles import SUBTITLES, to_srt, to_tsv, to_vtt
 from argus_cli.schema import Failure, Frame, Segment, VideoCaption, VideoTimings
 
-HOSTILE = "a --> b\n\n<script>alert(1)</script> & \x1b[31m\u202e =x\ty"
+HOSTILE = "a --> b ---> c\n\n<script>alert(1)</script> & \x1b[31m\u202e =x\ty"
 FILM = VideoCaption(
     path="dir/<b>clip</b>.mp4", duration=3725.0, width=64, height=48,
     frames=(Frame(0.0, 0), Frame(3700.0, None)), frames_reused=0,
@@ -104,6 +106,9 @@ class Reader(HTMLParser):
 def test_page_is_self_contained_and_escaped() -> None:
     page = Reader()
     page.feed(to_html(FILM, {0.0: b"jpeg", 3700.0: b"jpeg2"}))
+    late = Reader()
+    late.feed(to_html(FILM, {-0.02: b"on screen at the start"}))
+    assert late.tags.count("img") == 1
     assert page.tags.count("img") == 2 and page.tags.count("li") == 3
     assert "script" not in page.tags and "b" not in page.tags
     assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources)
@@ -122,3 +127,31 @@ def test_pages_into_a_folder_and_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--output"):
         write_whole(tmp_path / "folder.srt", "text")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_document_survives_what_ends_the_run_and_replaces_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), open_output(path, append=False) as stream:
+        stream.write("half of it")
+        raise KeyboardInterrupt
+    assert path.read_text() == "half of it"
+
+
+def test_links_stay_links_and_pipes_are_written_into(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real.srt", tmp_path / "link.srt", tmp_path / "pipe"
+    link.symlink_to(real)
+    write_whole(link, "text")
+    assert link.is_symlink() and real.read_text() == "text"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, "text")
+    assert os.read(reader, 10) == b"text" and pipe.is_fifo()
+    os.close(reader)
+
+
+def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "below.srt"):
+        with pytest.raises(UsageError, match="--output"):
+            check_writable(path)

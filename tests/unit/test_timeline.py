@@ -6,6 +6,7 @@ from argus_cli.schema import Segment, stamp
 from argus_cli.timeline import (
     cut_bounds,
     equal_bounds,
+    fewer_bounds,
     grouped,
     merge,
     most_agreed,
@@ -30,6 +31,13 @@ def test_equal_bounds(start: float, end: float, length: float, bounds: list[floa
 
 def test_cut_bounds_stay_inside_and_rise() -> None:
     assert cut_bounds(1, 9, [4, 0.5, 3, 3, 9, 12]) == [1, 3, 4, 9]
+
+
+@pytest.mark.parametrize(
+    ("most", "left"), [(5, [0, 1, 4, 5, 10]), (3, [0, 4, 5, 10]), (2, [0, 5, 10]), (1, [0, 10])]
+)
+def test_fewer_bounds_join_the_shortest(most: int, left: list[float]) -> None:
+    assert fewer_bounds([0, 1, 4, 5, 10], most) == left
 
 
 def groups(times: list[float], bounds: list[float]) -> list[tuple[float, float, list[float]]]:

@@ -72,7 +72,9 @@ class Screening:
                 self._thumbnails[frame.time] = thumbnail(picture)
             if self._frames_dir is not None:
                 save_still(self._frames_dir, source.name, frame, picture)
-            bar.total = stream.length
+            if bar.total != stream.length:  # known from the first frame on
+                bar.total = stream.length
+                bar.refresh()
             bar.update(min(max(stream.progress, 0.0), stream.length) - bar.n)
 
         stream.on_frame = see

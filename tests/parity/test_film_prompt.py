@@ -1,11 +1,13 @@
 """The film prompt against transformers' SmolVLM processor: text, and so ids."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from argus_cli.schema import TileGrid
 from argus_cli.smolvlm.prompt import Message, chat, film_parts, in_words
+from argus_cli.smolvlm.tokenizer import Tokenizer
 
 pytest.importorskip("transformers", reason="the reference, a development dependency")
 GRID = TileGrid(0, 0, 512, (2048, 1152), (512, 512))
@@ -48,6 +50,23 @@ def template(video: str, question: str) -> str:
 def test_text_equals_the_reference(times: list[float], duration: float) -> None:
     pieces = chat([Message("user", (*film_parts(times, duration, GRID), "What happens?"))], 64)
     assert "".join(pieces) == template(reference(times, duration), "What happens?")
+
+
+@pytest.mark.parametrize("number", [1, 9, 64])
+def test_ids_equal_those_of_the_whole_text(number: int, tmp_path: Path) -> None:
+    """Piece by piece as argus does, or all at once with special tokens as the reference does."""
+    import lzma
+
+    from tokenizers import Tokenizer as Whole
+
+    path = tmp_path / "tokenizer.json"
+    packed = Path(__file__).parents[1] / "golden" / "tokenizer.json.xz"
+    path.write_bytes(lzma.decompress(packed.read_bytes()))
+    times = [index * 70.0 for index in range(number)]
+    parts = (*film_parts(times, number * 70.0, GRID), "What happens?")
+    text = template(reference(times, number * 70.0), "What happens?")
+    ids = Tokenizer(path, 49280).encode(chat([Message("user", parts)], 64))
+    assert ids == Whole.from_file(str(path)).encode(text, add_special_tokens=False).ids
 
 
 def test_numbers_in_words() -> None:

@@ -8,13 +8,13 @@ one JSON document.
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -39,10 +39,13 @@ def measure(words: list[str], runs: int) -> dict[str, float]:
     for _ in range(runs):
         start = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, resident_peak(process.pid))
+            time.sleep(0.01)
         seconds.append(time.perf_counter() - start)
-        peaks.append(usage.ru_maxrss * 1024)
-        if status:
+        peaks.append(peak)
+        if process.returncode:
             raise SystemExit(f"{words} failed")
     return {
         "seconds": round(statistics.median(seconds), 3),
@@ -50,6 +53,15 @@ def measure(words: list[str], runs: int) -> dict[str, float]:
         "slowest": round(max(seconds), 3),
         "peak_mb": round(statistics.median(peaks) / 1e6, 1),
     }
+
+
+def resident_peak(pid: int) -> int:
+    """Bytes at most resident so far. (wait4 would count the memory of this process before exec.)"""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def photo_like(path: Path, width: int, height: int) -> Path:
@@ -97,10 +109,11 @@ def long_film(path: Path, minutes: int) -> Path:
             packets += stream.encode(av.VideoFrame.from_ndarray(part, "rgb24"))
         packets += stream.encode(None)
         times = [(packet.pts, packet.dts) for packet in packets]
-        length = round(10 / packets[0].time_base)
+        base = packets[0].time_base
+        length = round(10 / base)
         for repeat in range(minutes * 6):
             for packet, (pts, dts) in zip(packets, times, strict=True):
-                packet.stream = stream
+                packet.stream, packet.time_base = stream, base  # muxing has changed it
                 packet.pts, packet.dts = pts + repeat * length, dts + repeat * length
                 output.mux(packet)
     return path

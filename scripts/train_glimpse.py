@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from glimpse_data import FeatureFile, Photo, flickr8k, labelled, sentences, usable, views
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -492,13 +492,22 @@ def caption_loss(model: SmolVLM, maps: Tensor, rows: list[Tensor], smoothing: fl
     return answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
 
 
+def exported_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of an exported model, to train on; its tokenizer goes with them."""
+    RUN.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / "tokenizer.json", RUN / "tokenizer.json")
+    weights = load_file(folder / "model.safetensors")
+    return {name.removeprefix("model."): tensor.float() for name, tensor in weights.items()}
+
+
 def train_captions(options: argparse.Namespace) -> None:
+    if options.start is not None:
+        weights = exported_weights(options.start)
+    else:
+        weights = torch.load(RUN / "text.pt", weights_only=True)["average"]
     encoder = Encoder(load_tokenizer())
     model = build_model()
-    if not (RUN / "captions.pt").exists():
-        model.load_state_dict(
-            torch.load(RUN / "text.pt", weights_only=True)["average"], strict=False
-        )
+    model.load_state_dict(weights, strict=False)
     add_dropout(model, 0.1)
     stem = model.vision_model.embeddings.patch_embedding
     for name, parameter in stem.named_parameters():
@@ -640,6 +649,9 @@ def main() -> None:
         "--minutes", type=float, default=30, help="training time of text or captions"
     )
     parser.add_argument("--bfloat16", action="store_true", help="compute features in bfloat16")
+    parser.add_argument(
+        "--start", type=Path, help="captions: begin with the weights of this exported model"
+    )
     parser.add_argument("--output", type=Path, default=Path("models/glimpse"))
     options = parser.parse_args()
     STAGES[options.stage](options)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import av
 import pytest
 
 from argus_cli.errors import UsageError
@@ -155,3 +156,16 @@ def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "file" / "below.srt"):
         with pytest.raises(UsageError, match="--output"):
             check_writable(path)
+
+
+@pytest.mark.parametrize("format", ["srt", "vtt"])
+def test_ffmpeg_reads_the_same_cues(format: str, tmp_path: Path) -> None:
+    path = tmp_path / f"film.{format}"
+    path.write_text(SUBTITLES[format](FILM), encoding="utf-8")
+    with av.open(path) as film:
+        read = [
+            (float(packet.pts * packet.time_base), float(packet.duration * packet.time_base))
+            for packet in film.demux()
+            if packet.size
+        ]
+    assert read == [(0.0, 10.0), (10.0, 3690.0), (3700.0, 25.0)]

@@ -238,9 +238,9 @@ class FilmStream:
                 self._prompt_ids(parts)
                 break
             except PromptTooLong:  # a long film: every other segment still tells its course
-                lines, few = lines[::2], few[::2] or few
-                if len(lines) == 1:
+                if len(lines) == len(few) == 1:
                     return None
+                lines, few = lines[::2], few[::2]
         answer = self._answer(parts, few)
         self._clock.lap("generate")
         return " ".join(answer.text.split())

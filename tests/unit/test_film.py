@@ -154,3 +154,28 @@ def test_segments_stream_and_frames_are_shown(monkeypatch, captioner) -> None:  
     assert tuple(found) == stream.result.segments
     assert [time for time, _ in seen] == [float(n) for n in range(12)]
     assert stream.length == 12 and stream.progress == 11
+
+
+def test_summary_of_a_long_film_keeps_what_fits(monkeypatch, captioner) -> None:  # type: ignore[no-untyped-def]
+    """Down to a single segment and frame before it is given up."""
+    if captioner.config.model.captions_only:
+        pytest.skip("its summary is no prompt")
+    play(monkeypatch, moving(12))
+    monkeypatch.setattr(film, "merge", iter)  # random weights may say the same of every window
+    room, asked = captioner.check_room, []
+    ids = captioner.prompt_ids
+    monkeypatch.setattr(
+        captioner,
+        "prompt_ids",
+        lambda parts, system=None: asked.append(parts) or ids(parts, system),
+    )
+
+    def crowded(*words: object) -> None:
+        if str(asked[-1][-1]).count("[00:") > 1:
+            raise PromptTooLong("too long")
+        room(*words)
+
+    monkeypatch.setattr(captioner, "check_room", crowded)
+    result = captioner.video("clip.mp4", sampling=SAMPLING, window=2)
+    assert len(result.segments) == 6 and result.summary is not None
+    assert asked[-1][-1].count("[00:") == 1

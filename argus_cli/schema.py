@@ -74,6 +74,8 @@ class Caption:
     prompt: str
     seed: int | None
     seconds: Timings = field(compare=False)
+    bytes: int | None = None  # of the file, when it was captioned; None for what is no file
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Failure:
     path: str
     type: str
     message: str
+    bytes: int | None = None
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True)

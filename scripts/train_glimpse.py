@@ -314,7 +314,7 @@ def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iter
 
 
 class Trainer:
-    """AdamW with a cosine over the minutes granted, weight averaging, checkpoints."""
+    """AdamW with a cosine over the steps granted, weight averaging, checkpoints."""
 
     def __init__(
         self,
@@ -333,20 +333,20 @@ class Trainer:
         )  # fmt: skip
         self.parameters = parameters
         self.average = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self.step, self.seconds, self.saved, self.losses = 0, 0.0, time.monotonic(), []
+        self.step, self.saved, self.losses = 0, time.monotonic(), []
         if path.exists():
             state = torch.load(path, weights_only=True)
             model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.average = state["average"]
-            self.step, self.seconds = state["step"], state["seconds"]
+            self.step = state["step"]
 
     @property
     def progress(self) -> float:
-        return self.seconds / (self.options.minutes * 60)
+        return self.step / self.options.steps
 
-    def update(self, loss: Tensor, started: float) -> None:
-        """One optimiser step; ``started`` is when its batch began."""
+    def update(self, loss: Tensor) -> None:
+        """One optimiser step."""
         warm = min(1.0, (self.step + 1) / 100)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
         for group in self.optimizer.param_groups:
@@ -361,13 +361,12 @@ class Trainer:
             for name, parameter in self.model.named_parameters():
                 if parameter.requires_grad:
                     self.average[name].lerp_(parameter, 1 - decay)
-        self.seconds += time.monotonic() - started
         self.losses.append(loss.item())
 
     def save(self) -> None:
         state = {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "average": self.average, "step": self.step, "seconds": self.seconds,
+            "average": self.average, "step": self.step,
         }  # fmt: skip
         partial = self.path.with_suffix(".tmp")
         torch.save(state, partial)
@@ -378,7 +377,7 @@ class Trainer:
         recent = self.losses[-100:]
         loss = sum(recent) / len(recent) if recent else math.nan
         print(
-            f"step {self.step} minute {self.seconds / 60:.1f} loss {loss:.4f} "
+            f"{time.strftime('%H:%M:%S')} step {self.step} loss {loss:.4f} "
             f"rate {self.optimizer.param_groups[0]['lr']:.2e} {extra}",
             flush=True,
         )
@@ -404,10 +403,9 @@ def train_text(options: argparse.Namespace) -> None:
     batches = text_batches(encoder, texts, random.Random(trainer.step))
     model.train()
     while trainer.progress < 1:
-        started = time.monotonic()
         ids, segments, positions, targets = next(batches)
         hidden = decode_packed(model, model.embed(ids), segments, positions)
-        trainer.update(answer_loss(model, hidden, targets, 0.0), started)
+        trainer.update(answer_loss(model, hidden, targets, 0.0))
         if trainer.step % 50 == 0:
             trainer.log()
         if time.monotonic() - trainer.saved > 180:
@@ -477,18 +475,48 @@ def stack(examples: list[tuple[np.ndarray, Packed]]) -> tuple[Tensor, list[Tenso
     return maps, collate([row for _, row in examples])
 
 
-def image_features(model: SmolVLM, maps: Tensor) -> Tensor:
-    """Stored maps [B, P, C] -> image features [B, S, H]."""
-    tower = model.vision_model
-    grid = model.config.vision.grid
-    x = tower.embeddings.patch_embedding.embed(maps.transpose(1, 2).unflatten(2, (grid, grid)))
+def image_features(model: SmolVLM, maps: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Stored maps [B, P, C] -> image features [B, S, H], or of the ``kept`` tokens, [B, K, H]."""
+    tower, scale = model.vision_model, model.config.scale_factor
+    positions = tower.embeddings.position_embedding.weight[None]
+    x, positions = (blocks(t, scale) for t in (maps, positions))  # [B, S, s*s, C]
+    if kept is not None:
+        index = kept[:, :, None, None]
+        x = x.gather(1, index.expand(-1, -1, *x.shape[2:]))
+        positions = positions[0][kept]
+    x = x.flatten(1, 2).transpose(1, 2)[..., None]  # a picture one patch wide
+    x = tower.embeddings.patch_embedding.embed(x)
     x = F.dropout(x, 0.1, training=model.training)
-    return model.connector(tower.encode(x + tower.embeddings.position_embedding.weight))
+    x = tower.encode(x + positions.flatten(1, 2))
+    return model.connector.modality_projection["proj"](x.unflatten(1, (-1, scale**2)).flatten(2))
 
 
-def caption_loss(model: SmolVLM, maps: Tensor, rows: list[Tensor], smoothing: float) -> Tensor:
+def blocks(x: Tensor, scale: int) -> Tensor:
+    """[B, P, C] -> [B, P / s^2, s*s, C], the patches of each image token side by side."""
+    side = math.isqrt(x.shape[1]) // scale
+    x = x.unflatten(1, (side, scale, side, scale)).transpose(2, 3)
+    return x.flatten(3, 4).flatten(1, 2)
+
+
+def thin_out(rows: list[Tensor], image: int, tokens: int) -> tuple[list[Tensor], Tensor]:
+    """Rows with ``tokens`` of their image tokens, drawn at random, and which those are [B, K].
+
+    What is left of a picture costs a fraction to train on and is never the same twice (Li et al.
+    2023, "Scaling language-image pre-training via masking"). Every token keeps its position.
+    """
+    holes = rows[0] == image
+    batch, total = len(holes), int(holes[0].sum())
+    kept = torch.rand(batch, total).argsort(1)[:, :tokens].sort(1).values
+    stays = ~holes
+    stays[holes] = torch.zeros(batch, total, dtype=torch.bool).scatter_(1, kept, True).flatten()
+    return [row[stays].view(batch, -1) for row in rows], kept
+
+
+def caption_loss(
+    model: SmolVLM, maps: Tensor, rows: list[Tensor], smoothing: float, kept: Tensor | None = None
+) -> Tensor:
     ids, segments, positions, targets = rows
-    x = model.embed(ids, image_features(model, maps))
+    x = model.embed(ids, image_features(model, maps, kept))
     return answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
 
 
@@ -526,8 +554,10 @@ def train_captions(options: argparse.Namespace) -> None:
     for maps, rows in batches({train: 16 - share, others: share}):
         if trainer.progress >= 1:
             break
-        started = time.monotonic()
-        trainer.update(caption_loss(model, maps, rows, 0.1), started)
+        kept = None
+        if trainer.progress < 0.85:
+            rows, kept = thin_out(rows, model.config.image_token_id, train.rng.choice((16, 24, 32)))
+        trainer.update(caption_loss(model, maps, rows, 0.1, kept))
         if trainer.step % 50 == 0:
             trainer.log(f"views {len(train.files)} + {len(others.files)}")
         if time.monotonic() - trainer.saved > 300:
@@ -646,7 +676,7 @@ def main() -> None:
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
     parser.add_argument("--photos", type=Path, default=Path("data/photos"))
     parser.add_argument(
-        "--minutes", type=float, default=30, help="training time of text or captions"
+        "--steps", type=int, default=2000, help="steps in all of text or captions"
     )
     parser.add_argument("--bfloat16", action="store_true", help="compute features in bfloat16")
     parser.add_argument(

@@ -15,6 +15,8 @@ class Source:
 
     name: str
     file: Path | BinaryIO
+    bytes: int | None = None  # None for what is no file
+    mtime_ns: int | None = None
 
 
 def resolve(inputs: list[str]) -> list[Source]:

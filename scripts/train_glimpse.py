@@ -4,6 +4,7 @@
   features    the frozen stem's maps of every photo, in several views
   text        the decoder alone, on the sentences
   captions    everything but the stem, on photos and captions
+  critic      the same on its own samples, rewarded by CIDEr (Rennie et al. 2017)
   export      the averaged weights as a model folder
 
   python scripts/train_glimpse.py STAGE --labels ../shared/data/labels --photos data/photos
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from glimpse_data import FeatureFile, Photo, flickr8k, labelled, sentences, usable, views
+from reward import Cider, words
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
@@ -257,6 +259,9 @@ class Encoder:
     def text(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
 
+    def read(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids).strip()
+
     def answer(self, caption: str) -> list[int]:
         return [*self.text(" " + caption), self.ids["<end_of_utterance>"]]
 
@@ -452,14 +457,18 @@ class Captioned:
         beginning = self.encoder.beginning(self.rng.choice(PROMPTS), 64)
         return np.asarray(file.rows[index]), pack(beginning, answers)
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, Packed]]:
+    def indices(self) -> Iterator[int]:
+        """Endless passes over the photos, each in another order; none when there are no maps."""
         while True:
             self.refresh()
             order = list(range(len(self.photos))) if self.files else []
             self.rng.shuffle(order)
-            yield from (self.example(index) for index in order)
+            yield from order
             if not order:
                 return
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, Packed]]:
+        return (self.example(index) for index in self.indices())
 
 
 def batches(sources: dict[Captioned, int]) -> Iterator[tuple[Tensor, list[Tensor]]]:
@@ -567,6 +576,97 @@ def train_captions(options: argparse.Namespace) -> None:
     report(trainer, dev)
 
 
+SAMPLES = 5  # of each photo; each is measured against the mean of the others
+
+
+def train_critic(options: argparse.Namespace) -> None:
+    encoder = Encoder(load_tokenizer())
+    model = build_model()
+    state = torch.load(RUN / "captions.pt", weights_only=True)
+    weights = state["model"] | state["average"]
+    del weights["lm_head.weight"]  # tied: the embeddings' average stands for it
+    model.load_state_dict(weights, strict=False)
+    stem = model.vision_model.embeddings.patch_embedding
+    for name, parameter in stem.named_parameters():
+        parameter.requires_grad_(name.startswith(("last", "projection")))
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    trainer = Trainer(model, trainable, RUN / "critic.pt", options, rate=5e-5)
+    train = Captioned(options, "train", encoder, seed=trainer.step)
+    others = Captioned(options, "labelled", encoder, seed=trainer.step)
+    dev = Captioned(options, "dev", encoder, seed=0)
+    reward = Cider([[words(text) for text in photo.captions] for photo in train.photos])
+    model.eval()  # samples and their probabilities must come from the same model: no dropout
+    train.refresh()
+    photos, labelled = train.indices(), iter(others)
+    rewards: list[float] = []
+    while trainer.progress < 1:
+        chosen = [next(photos) for _ in range(14)]
+        examples = [train.example(index) for index in chosen] + [next(labelled) for _ in range(2)]
+        maps = torch.from_numpy(np.stack([maps for maps, _ in examples])).float()
+        features = image_features(model, maps)
+        ids = [encoder.beginning(train.rng.choice(PROMPTS), 64) for _ in chosen]
+        answers = draw(model, features[: len(chosen)].detach(), ids, encoder, SAMPLES)
+        scores = torch.tensor(
+            [
+                [reward(photo, words(encoder.read(answer))) for answer in some]
+                for photo, some in zip(chosen, answers, strict=True)
+            ]
+        )
+        advantages = (scores - scores.mean(1, keepdim=True)) * SAMPLES / (SAMPLES - 1)
+        rows = [pack(*each) for each in zip(ids, answers, strict=True)]
+        weights = [w.tolist() for w in advantages]
+        rows += [row for _, row in examples[len(chosen) :]]  # people's words about other things
+        weights += [[0.1] * SAMPLES] * (len(examples) - len(chosen))
+        trainer.update(policy_loss(model, features, collate(rows), torch.tensor(weights)))
+        rewards.append(float(scores.mean()))
+        if trainer.step % 25 == 0:
+            trainer.log(f"reward {sum(rewards[-100:]) / len(rewards[-100:]):.4f}")
+        if time.monotonic() - trainer.saved > 300:
+            trainer.save()
+            report(trainer, dev)
+    trainer.save()
+    report(trainer, dev)
+
+
+def draw(
+    model: SmolVLM, features: Tensor, ids: list[list[int]], encoder: "Encoder", samples: int
+) -> list[list[list[int]]]:
+    """Sampled answers for each row, ``samples`` of them, with their end token."""
+    lengths = [len(row) for row in ids]
+    padded = torch.tensor([[0] * (max(lengths) - len(row)) + row for row in ids])
+    padding = torch.tensor([max(lengths) - length for length in lengths])
+    limit, end = 28, encoder.ids["<end_of_utterance>"]
+    with torch.inference_mode():
+        first = KVCache(model.config.text, len(ids), max(lengths) + limit, dtype=model.dtype)
+        logits = model.next_logits(model.embed(padded, features), first, padding)
+        cache = first.select(torch.arange(len(ids)).repeat_interleave(samples))
+        logits = logits.repeat_interleave(samples, 0)
+        padding = padding.repeat_interleave(samples)
+        tokens, going = [], torch.ones(len(logits), dtype=torch.bool)
+        for _ in range(limit):
+            drawn = torch.multinomial(logits.softmax(-1), 1)[:, 0]
+            tokens.append(drawn)
+            going &= drawn != end
+            if not going.any():
+                break
+            logits = model.next_logits(model.embed(drawn[:, None]), cache, padding)
+    rows = torch.stack(tokens, 1).tolist()
+    rows = [row[: row.index(end) + 1] if end in row else row for row in rows]
+    return [rows[start : start + samples] for start in range(0, len(rows), samples)]
+
+
+def policy_loss(model: SmolVLM, features: Tensor, rows: list[Tensor], weights: Tensor) -> Tensor:
+    """Mean over tokens of -log p, each answer weighted by ``weights`` [B, SAMPLES]."""
+    ids, segments, positions, targets = rows
+    x = model.embed(ids, features)
+    hidden = decode_packed(model, x, segments, positions)
+    chosen = targets != -100
+    logits = F.linear(hidden[chosen], model.lm_head.weight)
+    row = torch.arange(len(ids))[:, None].expand_as(ids)[chosen]
+    losses = F.cross_entropy(logits, targets[chosen], reduction="none")
+    return (losses * weights[row, segments[chosen] - 1]).mean()
+
+
 def report(trainer: Trainer, dev: Captioned) -> None:
     """Dev loss and a few captions of the averaged weights."""
     model = SmolVLM(trainer.model.config)
@@ -614,7 +714,9 @@ def export(options: argparse.Namespace) -> None:
     """The averaged weights in bfloat16, the JSON files and the manifest, as a model folder."""
     folder = options.output
     folder.mkdir(parents=True, exist_ok=True)
-    state = torch.load(RUN / "captions.pt", weights_only=True)
+    paths = [RUN / "critic.pt", RUN / "captions.pt"]
+    path = next(path for path in paths if path.exists())
+    state = torch.load(path, weights_only=True)
     weights = {
         f"model.{name}": tensor.bfloat16().contiguous()
         for name, tensor in (state["model"] | state["average"]).items()
@@ -639,7 +741,7 @@ def export(options: argparse.Namespace) -> None:
     parameters = sum(tensor.numel() for tensor in weights.values())
     write_manifest(folder, [*files, "tokenizer.json", "model.safetensors"], parameters)
     size = (folder / "model.safetensors").stat().st_size
-    print(f"{parameters:,} parameters, {size / 1e6:.1f} MB, step {state['step']}")
+    print(f"{parameters:,} parameters, {size / 1e6:.1f} MB, {path.stem} step {state['step']}")
 
 
 def write_manifest(folder: Path, names: list[str], parameters: int) -> None:
@@ -664,6 +766,7 @@ STAGES = {
     "features": compute_features,
     "text": train_text,
     "captions": train_captions,
+    "critic": train_critic,
     "export": export,
 }
 
@@ -675,9 +778,7 @@ def main() -> None:
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
     parser.add_argument("--photos", type=Path, default=Path("data/photos"))
-    parser.add_argument(
-        "--steps", type=int, default=2000, help="steps in all of text or captions"
-    )
+    parser.add_argument("--steps", type=int, default=2000, help="steps in all of text or captions")
     parser.add_argument("--bfloat16", action="store_true", help="compute features in bfloat16")
     parser.add_argument(
         "--start", type=Path, help="captions: begin with the weights of this exported model"

@@ -3,6 +3,9 @@
 B sequences, K key-value heads, S positions at most, d head size, T new positions.
 """
 
+from collections.abc import Sequence
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -48,3 +51,37 @@ class KVCache:
     def advance(self, positions: int) -> None:
         """Count ``positions`` as seen."""
         self.length += positions
+
+    def select(self, rows: Tensor) -> "KVCache":
+        """A copy that holds the sequences ``rows`` [B'], in that order; one may be there twice."""
+        chosen = copy(self)
+        chosen._store = self._store.index_select(2, rows)
+        return chosen
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Hold the sequences ``rows`` alone, which rise; the memory stays, the others are lost."""
+        for place, row in enumerate(rows):
+            if place != row:
+                held = self._store[:, :, :, :, : self.length]
+                held[:, :, place] = held[:, :, row]
+        self._store = self._store[:, :, : len(rows)]
+
+    @classmethod
+    def joined(cls, caches: Sequence["KVCache"], more: int) -> tuple["KVCache", Tensor | None]:
+        """Caches of one sequence each as one that has room for ``more`` positions.
+
+        They are aligned at their ends; ``padding`` [B] counts the positions before each that hold
+        nothing, None where that is so for none.
+        """
+        length = max(cache.length for cache in caches)
+        padding = [length - cache.length for cache in caches]
+        first = caches[0]._store
+        layers, pair, _, heads, _, size = first.shape
+        joined = copy(caches[0])
+        joined.length = length
+        joined._store = first.new_empty(layers, pair, len(caches), heads, length + more, size)
+        for row, (cache, empty) in enumerate(zip(caches, padding, strict=True)):
+            place = joined._store[:, :, row]
+            place[..., :empty, :] = 0  # attention weighs them with 0, and 0 times NaN is NaN
+            place[..., empty:length, :] = cache._store[:, :, 0, :, : cache.length]
+        return joined, torch.tensor(padding, device=first.device) if any(padding) else None

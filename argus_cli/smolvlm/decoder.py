@@ -31,20 +31,20 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Positions [B or 1, T] -> cos, sin [B or 1, 1, T, d], computed in float32.
 
-    Rotate-half layout over the whole head: frequency i serves dimensions i and i + d/2.
+    Rotate-half layout over the whole head: frequency i serves dimensions i and i + d/2. The first
+    half of sin is negative, which is all that a rotation needs besides a swap of the halves.
     """
     half = torch.arange(0, config.head_dim, 2, device=positions.device).float()
     frequencies = config.rope_theta ** (-half / config.head_dim)
     angles = positions[:, None, :, None].float() * frequencies  # [B, 1, T, d/2]
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """Apply rotary positions to [B, heads, T, d]."""
     cos, sin = table
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class Attention(nn.Module):

@@ -12,19 +12,29 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from argus_cli.errors import ModelDamaged
 from argus_cli.smolvlm.config import ModelConfig, read_json
+from argus_cli.smolvlm.kernels import specialise
 from argus_cli.smolvlm.model import SmolVLM
 
 _PREFIX = "model."  # the checkpoint keeps everything but lm_head below it
 
 
 def load_model(
-    folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+    folder: Path,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    fast: bool = True,
 ) -> SmolVLM:
-    """Build the model in ``folder``. Raises ModelDamaged, naming file and tensor."""
-    with torch.device("meta"):
+    """Build the model in ``folder``; not ``fast`` leaves every module the plain one.
+
+    Raises ModelDamaged, naming file and tensor.
+    """
+    with torch.device("meta"), _Uninitialised():
         model = SmolVLM(config)
     wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -36,7 +46,20 @@ def load_model(
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["text_model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    return specialise(model) if fast else model
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Skips the random numbers of a module's birth: on the meta device, drawing them to no effect
+    makes torch import its compiler, a second of start-up."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        is_init = getattr(func, "__module__", None) == "torch.nn.init"
+        return kwargs["tensor"] if is_init else func(*args, **kwargs)
 
 
 def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:

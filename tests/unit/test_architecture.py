@@ -19,16 +19,18 @@ LEVELS = (
     ("media", "zoo", "output", "models", "timeline",
      "smolvlm.config", "smolvlm.tiling", "smolvlm.prompt", "smolvlm.tokenizer"),
     ("device", "generation", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
-     "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.weights"),
+     "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.kernels",
+     "smolvlm.weights"),
     ("captioner",),
-    ("batch",),
+    ("batch", "profiling"),
     ("cli",),
     ("__init__", "__main__"),
 )  # fmt: skip
 TORCH_FROM = 2  # the first level that may import torch
 SMOLVLM_ORDER = (
     "schema", "errors", "config", "prompt", "tiling", "tokenizer",
-    "cache", "stem", "vision", "connector", "decoder", "model", "weights",
+    "cache", "stem", "vision", "connector", "decoder", "model", "kernels",
+    "weights",
 )  # fmt: skip
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
 

@@ -1,0 +1,174 @@
+"""The CPU's fast forms of attention and MLP, put in place of the plain ones once, at load.
+
+``specialise`` is the one place that decides. Each fast module is built from a plain one of
+vision.py or decoder.py, which is its reference twin: same input, same output up to rounding. They
+use what PyTorch carries: oneDNN's linear with a weight packed beforehand and the activation fused
+into it (the operators of torch's own compiler back end), one product for what reads the same
+input, and a decode step whose attention is two small products.
+
+B sequences, T new positions, S positions in all, K key-value heads, d head size, D and H hidden
+sizes, N tiles, P patches.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from argus_cli.smolvlm import decoder, vision
+from argus_cli.smolvlm.cache import KVCache
+from argus_cli.smolvlm.model import SmolVLM
+
+
+def specialise(model: SmolVLM) -> SmolVLM:
+    """Replace what has a faster form on the model's device; elsewhere leave it as it is."""
+    if model.device.type != "cpu" or not _has_packed_linear(model.dtype):
+        return model
+    for parent in list(model.modules()):
+        for name, plain in parent.named_children():
+            if fast := _FAST.get(type(plain)):
+                setattr(parent, name, fast(plain))
+    return model
+
+
+def _has_packed_linear(dtype: torch.dtype) -> bool:
+    """Whether this build of torch can pack and multiply in ``dtype``; a fast path, not a need."""
+    try:
+        weight = PackedLinear(torch.zeros(16, 16, dtype=dtype), None, "gelu")
+        weight(torch.zeros(1, 16, dtype=dtype))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+class PackedLinear(nn.Module):
+    """x @ weight.T + bias and an activation, in one oneDNN call on a weight in its own layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none"):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        self.bias, self.activation = bias, activation
+        self.algorithm = "tanh" if activation == "gelu" else ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return torch.ops.mkldnn._linear_pointwise(  # type: ignore[no-any-return]
+            x, self.weight, self.bias, self.activation, [], self.algorithm
+        )
+
+
+class Linear(nn.Module):
+    """The plain product, which for one row of float32 reads memory fastest."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return F.linear(x, self.weight)
+
+
+def stacked(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of several linears on one input as those of one."""
+    weight = torch.cat(tuple(layer.weight for layer in layers))
+    biases = [layer.bias for layer in layers]
+    return weight, None if biases[0] is None else torch.cat(biases)
+
+
+class VisionAttention(nn.Module):
+    """vision.VisionAttention with one product for q, k and v."""
+
+    def __init__(self, plain: vision.VisionAttention):
+        super().__init__()
+        self.heads, self.head_dim = plain.heads, plain.head_dim
+        self.qkv_proj = PackedLinear(*stacked(plain.q_proj, plain.k_proj, plain.v_proj))
+        self.out_proj = PackedLinear(plain.out_proj.weight, plain.out_proj.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, P, D] -> [N, P, D]."""
+        qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, self.head_dim))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # [N, heads, P, d]
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class VisionMLP(nn.Module):
+    """vision.VisionMLP with the activation inside the first product."""
+
+    def __init__(self, plain: vision.VisionMLP):
+        super().__init__()
+        self.fc1 = PackedLinear(plain.fc1.weight, plain.fc1.bias, "gelu")
+        self.fc2 = PackedLinear(plain.fc2.weight, plain.fc2.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, P, D] -> [N, P, D]."""
+        return self.fc2(self.fc1(x))  # type: ignore[no-any-return]
+
+
+def decoder_linear(*layers: nn.Linear) -> nn.Module:
+    """One product for all layers, packed where that reads memory faster."""
+    weight, _ = stacked(*layers)
+    return Linear(weight) if weight.dtype == torch.float32 else PackedLinear(weight, None)
+
+
+class Attention(nn.Module):
+    """decoder.Attention with one product for q, k and v, rotated together."""
+
+    def __init__(self, plain: decoder.Attention):
+        super().__init__()
+        self.head_dim = plain.head_dim
+        self.queries = plain.q_proj.out_features // plain.head_dim
+        self.shared = plain.k_proj.out_features // plain.head_dim
+        self.qkv_proj = decoder_linear(plain.q_proj, plain.k_proj, plain.v_proj)
+        self.o_proj = decoder_linear(plain.o_proj)
+
+    def forward(
+        self,
+        x: Tensor,
+        layer: int,
+        table: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KVCache | None,
+    ) -> Tensor:
+        """[B, T, H] -> [B, T, H]; without a mask several new positions attend causally."""
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        turned = decoder.rotate(heads[:, : self.queries + self.shared], table)
+        q, k = turned[:, : self.queries], turned[:, self.queries :]
+        v = heads[:, self.queries + self.shared :]
+        if cache is not None:
+            k, v = cache.update(layer, k, v)
+        if x.shape[1] == 1:
+            # The queries of a group become the rows of one product, that reads the keys once.
+            q = q.reshape(len(q), k.shape[1], -1, self.head_dim)  # [B, K, Q / K, d]
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            mixed = mixed.flatten(1, 2)[:, :, None]
+        else:
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+            )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """decoder.MLP with one product for gate and up."""
+
+    def __init__(self, plain: decoder.MLP):
+        super().__init__()
+        self.gate_up_proj = decoder_linear(plain.gate_proj, plain.up_proj)
+        self.down_proj = decoder_linear(plain.down_proj)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, H] -> [B, T, H]."""
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
+
+
+_FAST: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    vision.VisionAttention: VisionAttention,
+    vision.VisionMLP: VisionMLP,
+    decoder.Attention: Attention,
+    decoder.MLP: MLP,
+}

@@ -1,0 +1,91 @@
+"""The fast modules against their plain twins, and when they are put in place."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+from argus_cli.smolvlm import kernels
+from argus_cli.smolvlm.cache import KVCache
+from argus_cli.smolvlm.config import ModelConfig, TextConfig, VisionConfig
+from argus_cli.smolvlm.model import SmolVLM
+
+CONFIG = ModelConfig(
+    model_type="smolvlm",
+    vision=VisionConfig(
+        hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+        image_size=64, patch_size=16, layer_norm_eps=1e-6, stem=None,
+    ),
+    text=TextConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=16, vocab_size=128, max_position_embeddings=256,
+        rope_theta=10_000.0, rms_norm_eps=1e-5,
+    ),
+    scale_factor=2,
+    image_token_id=5,
+    tie_word_embeddings=True,
+)  # fmt: skip
+# float32: the same sums in another order. bfloat16 keeps 8 bits: one rounding moves a number by up
+# to 2^-9 of it, and over three layers the fast forms round at other places than their twins.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-5}
+
+
+def pair(dtype: torch.dtype) -> tuple[SmolVLM, SmolVLM]:
+    """A random model, plain and fast."""
+    torch.manual_seed(0)
+    plain = SmolVLM(CONFIG).to(dtype).eval().requires_grad_(False)
+    return plain, kernels.specialise(deepcopy(plain))
+
+
+def largest_difference(ours: torch.Tensor, twin: torch.Tensor) -> float:
+    return float((ours - twin).abs().max() / twin.abs().max())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_tower_equals_its_twin(dtype: torch.dtype) -> None:
+    plain, fast = pair(dtype)
+    tiles = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8)
+    difference = largest_difference(fast.encode_tiles(tiles), plain.encode_tiles(tiles))
+    assert difference < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("padding", [None, [0, 3]], ids=["whole", "padded"])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_prefill_and_decode_equal_their_twins(
+    dtype: torch.dtype, padding: list[int] | None
+) -> None:
+    plain, fast = pair(dtype)
+    x = torch.randn(2, 9, 64, dtype=dtype)
+    pads = None if padding is None else torch.tensor(padding)
+    caches = [KVCache(CONFIG.text, 2, 12, dtype=dtype) for _ in range(2)]
+    for start, end in ((0, 6), (6, 7), (7, 9)):  # a prompt, one token, several after others
+        ours, twin = (
+            model.next_logits(x[:, start:end], cache, pads)
+            for model, cache in zip((fast, plain), caches, strict=True)
+        )
+        assert largest_difference(ours, twin) < TOLERANCE[dtype]
+
+
+def test_every_heavy_module_is_replaced() -> None:
+    fast = pair(torch.float32)[1]
+    kinds = {type(module) for module in fast.modules()}
+    wanted = {kernels.VisionAttention, kernels.VisionMLP, kernels.Attention, kernels.MLP}
+    assert wanted <= kinds
+
+
+def test_nothing_is_replaced_where_torch_cannot_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no oneDNN")
+
+    monkeypatch.setattr(kernels, "PackedLinear", refuse)
+    fast = pair(torch.float32)[1]
+    assert not any(type(m).__module__ == kernels.__name__ for m in fast.modules())
+
+
+def test_no_weight_is_held_twice() -> None:
+    plain, fast = pair(torch.float32)
+    held = {
+        id(t): t.numel() for m in fast.modules() for t in vars(m).values() if torch.is_tensor(t)
+    }
+    parameters = sum(p.numel() for p in fast.parameters())
+    assert sum(held.values()) + parameters == sum(p.numel() for p in plain.parameters())

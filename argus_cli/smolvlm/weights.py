@@ -29,10 +29,11 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     fast: bool = True,
+    int8: bool = False,
 ) -> SmolVLM:
     """Build the model in ``folder``; not ``fast`` leaves every module the plain one.
 
-    Raises ModelDamaged, naming file and tensor.
+    Raises ModelDamaged, naming file and tensor, or UsageError for ``int8`` where it can't be had.
     """
     with torch.device("meta"), _Uninitialised():
         model = SmolVLM(config)
@@ -47,7 +48,7 @@ def load_model(
         state["lm_head.weight"] = state["text_model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
     model.eval().requires_grad_(False)
-    return specialise(model) if fast else model
+    return specialise(model, int8=int8) if fast else model
 
 
 class _Uninitialised(TorchFunctionMode):

@@ -89,3 +89,44 @@ def test_no_weight_is_held_twice() -> None:
     }
     parameters = sum(p.numel() for p in fast.parameters())
     assert sum(held.values()) + parameters == sum(p.numel() for p in plain.parameters())
+
+
+def test_equal_tiles_cost_the_tower_one() -> None:
+    model = pair(torch.float32)[1]
+    seen = []
+    model.vision_model.register_forward_hook(lambda _, args, out: seen.append(len(args[0])))
+    tiles = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    features = model.encode_tiles(tiles[[0, 1, 0, 0, 1]])
+    assert sum(seen) == 2
+    assert torch.equal(features, model.encode_tiles(tiles)[[0, 1, 0, 0, 1]])
+
+
+def test_int8_rows_are_rounded_to_a_127th_of_their_largest_weight() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(48, 64)
+    largest = weight.abs().amax(1)
+    weights = kernels.Int8Linear(weight)(torch.eye(64))  # more rows than are a few: exact
+    assert ((weights.T - weight).abs() <= largest[:, None] / 127 * 0.5001).all()
+
+
+def test_int8_gives_few_rows_what_it_gives_many() -> None:
+    torch.manual_seed(0)
+    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(8, 64)
+    # Few rows pass through bfloat16 on their way in and out, 2^-9 each; sums of 64 terms.
+    assert largest_difference(torch.cat([linear(x[:4]), linear(x[4:])]), linear(x)) < 2**-7
+
+
+def test_int8_head_and_decoder_but_not_the_tower() -> None:
+    torch.manual_seed(0)
+    model = kernels.specialise(SmolVLM(CONFIG).eval().requires_grad_(False), int8=True)
+    kept = {
+        t.dtype
+        for m in model.vision_model.modules()
+        for t in vars(m).values()
+        if torch.is_tensor(t)
+    }
+    assert torch.int8 not in kept
+    layers = [m for m in model.modules() if isinstance(m, kernels.Int8Linear)]
+    assert len(layers) == 4 * CONFIG.text.num_hidden_layers + 1
+    assert model.dtype == torch.float32
+    assert model.next_logits(torch.randn(1, 3, 64)).isfinite().all()

@@ -1,11 +1,37 @@
-"""Many inputs -> one Caption or Failure each, in order."""
+"""Many inputs -> one Caption or Failure each, in order; pictures are read ahead of the model."""
 
-from collections.abc import Callable, Iterable, Iterator
+import atexit
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TypeVar
+
+import torch
 
 from argus_cli.captioner import Captioner, Request
+from argus_cli.captioner.picture import Prepared, prepare
+from argus_cli.captioner.together import caption_together
+from argus_cli.device import available_threads
 from argus_cli.errors import InputError
 from argus_cli.media.sources import Source
 from argus_cli.schema import Caption, Failure
+from argus_cli.smolvlm.tiling import plan_tiles
+
+BATCH_TILES = 8  # what a batch is made of by itself: a second or two of work, never minutes
+AHEAD_BYTES = 512 * 2**20  # of tiles that wait for the model
+READER = "argus-reader"  # what its threads are called
+PATIENCE_S = 2.0  # for readers to finish the picture in hand when nobody wants it any more
+
+Result = Caption | Failure
+T = TypeVar("T", Caption, Prepared)
+Pair = tuple[Source, Prepared | Failure]
 
 
 def caption_each(
@@ -13,14 +39,198 @@ def caption_each(
     sources: Iterable[Source],
     request: Request,
     on_text: Callable[[str], None] | None = None,
-) -> Iterator[Caption | Failure]:
-    """One result per source; a bad input costs its own. ``on_text`` sees captions grow."""
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+) -> Iterator[Result]:
+    """One result per source, in their order; a bad input costs its own.
+
+    Up to ``batch_size`` captions are written together (by itself: eight of a single tile, one of a
+    picture that may take eight tiles or more, so that little is lost with a run), while ``workers``
+    threads (as many as there are CPUs, 8 at most) open and cut the pictures to come. A batch that
+    memory doesn't hold is halved. With ``on_text``, which sees a caption grow, or a batch size of 1
+    pictures are opened and captioned one after the other. Closing the generator ends the threads.
+
+    A record's seconds are those of its own decode, preprocess and prefill, however much of that
+    happened at the same time, and its share of what was done for the batch.
+    """
+    size = batch_size or max(1, BATCH_TILES // _most_tiles(captioner, request))
+    if on_text or size == 1:
+        return _one_by_one(captioner, sources, request, on_text)
+    readers = min(8, available_threads()) if workers is None else workers
+    return _in_batches(captioner, sources, request, size, readers)
+
+
+def _one_by_one(
+    captioner: Captioner,
+    sources: Iterable[Source],
+    request: Request,
+    on_text: Callable[[str], None] | None,
+) -> Iterator[Result]:
+    def caption(source: Source) -> Caption:
+        stream = captioner.stream(source.file, request)
+        for piece in stream:
+            if on_text:
+                on_text(piece)
+        return stream.result
+
     for source in sources:
+        yield _signed(source, _or_failure(partial(caption, source), source))
+
+
+def _in_batches(
+    captioner: Captioner, sources: Iterable[Source], request: Request, size: int, readers: int
+) -> Iterator[Result]:
+    model = _Model(captioner, size)
+
+    def prepared(source: Source) -> Prepared | Failure:
+        seeded = request.changed({})  # each its own seed, where one is picked
+        return _or_failure(lambda: prepare(captioner, source.file, seeded), source)
+
+    tile_bytes = captioner.config.preprocess.tile**2 * 3
+    most = max(1, AHEAD_BYTES // (tile_bytes * _most_tiles(captioner, request)))
+    ahead = min(size + readers, most)
+    batch: list[Pair] = []
+    with closing(_read_ahead(prepared, sources, readers, ahead)) as pairs:
+        for pair in pairs:
+            batch.append(pair)
+            if len(batch) == size or isinstance(batch[0][1], Failure):
+                yield from model.results(batch)
+                batch.clear()
+        yield from model.results(batch)
+
+
+def _most_tiles(captioner: Captioner, request: Request) -> int:
+    """The tiles of one picture at most: of a square as large as the model wants them."""
+    config = captioner.config.preprocess
+    return plan_tiles((config.longest_edge,) * 2, config, request.tiles).tiles
+
+
+def _read_ahead(
+    prepare: Callable[[Source], Prepared | Failure],
+    sources: Iterable[Source],
+    readers: int,
+    ahead: int,
+) -> Generator[Pair, None, None]:
+    """Each source with what ``prepare`` makes of it, up to ``ahead`` of them before their turn.
+
+    What is no path, such as stdin, is read in its turn and by the caller's thread: a thread that
+    waits there could not be ended.
+    """
+    jobs: SimpleQueue[tuple[Future[Prepared | Failure], Source] | None] = SimpleQueue()
+    over, forget = Event(), atexit.unregister
+    threads = [
+        Thread(target=_read, args=(prepare, jobs, over), name=READER, daemon=True)
+        for _ in range(readers)
+    ]
+    pending: deque[tuple[Source, Callable[[], Prepared | Failure]]] = deque()
+
+    def end() -> None:
+        if over.is_set():
+            return
+        over.set()
+        for _ in threads:
+            jobs.put(None)
+        deadline = time.monotonic() + PATIENCE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    # A generator that nobody closes is closed while Python shuts down, when it is too late.
+    atexit.register(end)
+    for thread in threads:
+        thread.start()
+    try:
+        for source in sources:
+            if isinstance(source.file, str | PathLike):
+                future: Future[Prepared | Failure] = Future()
+                jobs.put((future, source))
+                pending.append((source, future.result))
+            else:
+                pending.append((source, partial(prepare, source)))
+            if len(pending) > ahead:
+                first, outcome = pending.popleft()
+                yield first, outcome()
+        while pending:
+            first, outcome = pending.popleft()
+            yield first, outcome()
+    finally:
+        end()
+        forget(end)
+
+
+def _read(
+    prepare: Callable[[Source], Prepared | Failure],
+    jobs: "SimpleQueue[tuple[Future[Prepared | Failure], Source] | None]",
+    over: Event,
+) -> None:
+    """What a reader does until it is over."""
+    while (job := jobs.get()) and not over.is_set():
+        future, source = job
         try:
-            stream = captioner.stream(source.file, request)
-            for piece in stream:
-                if on_text:
-                    on_text(piece)
-            yield stream.result
-        except InputError as error:
-            yield Failure(source.name, type(error).__name__, str(error))
+            future.set_result(prepare(source))
+        except BaseException as error:  # a defect: raised where the picture's turn comes
+            future.set_exception(error)
+
+
+class _Model:
+    """Captions several pictures at once, fewer from the first time on that memory runs out."""
+
+    def __init__(self, captioner: Captioner, size: int):
+        self._captioner, self._size = captioner, size
+
+    def results(self, batch: list[Pair]) -> Iterator[Result]:
+        """One result for each of the batch, in its order."""
+        captions = self._captions([(s, p) for s, p in batch if isinstance(p, Prepared)])
+        for source, outcome in batch:
+            result = outcome if isinstance(outcome, Failure) else next(captions)
+            yield _signed(source, result)
+
+    def _captions(self, pairs: list[tuple[Source, Prepared]]) -> Iterator[Result]:
+        while pairs:
+            some = pairs[: self._size]
+            done = self._attempt(some)
+            if done is None and len(some) > 1:
+                self._size = len(some) // 2
+                continue
+            yield from [_no_memory(some[0][0])] if done is None else done
+            pairs = pairs[len(some) :]
+
+    def _attempt(self, pairs: list[tuple[Source, Prepared]]) -> list[Caption] | None:
+        """Their captions, or None when memory ran out."""
+        try:
+            return caption_together(self._captioner, [prepared for _, prepared in pairs])
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+        # Here the exception is gone, and with it the tensors of the frames that it came through.
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return None
+
+
+def _or_failure(call: Callable[[], T], source: Source) -> T | Failure:
+    try:
+        return call()
+    except InputError as error:
+        return Failure(source.name, type(error).__name__, str(error))
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _no_memory(source)
+
+
+def _no_memory(source: Source) -> Failure:
+    reason = "not enough memory; use fewer --tiles, a smaller --model or --dtype bfloat16"
+    return Failure(source.name, "MemoryError", f"{source.name}: {reason}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Of Python, of CUDA, or of the CPU's and MPS's allocators, which raise plain RuntimeErrors."""
+    told = ("not enough memory", "DefaultCPUAllocator", "out of memory")
+    plain = isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+    return plain or isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def _signed(source: Source, result: Result) -> Result:
+    """The result with what the record says of its file."""
+    return replace(result, path=source.name, bytes=source.bytes, mtime_ns=source.mtime_ns)

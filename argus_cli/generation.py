@@ -1,10 +1,11 @@
 """The generation loop and its pure sampler: embeddings in, token ids out. Knows nothing of text.
 
-L positions, H hidden size, V vocabulary.
+B sequences, L positions, H hidden size, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from argus_cli.schema import Sampling
 
 Cache = TypeVar("Cache", contravariant=True)
+Rows = TypeVar("Rows", bound="RowCache")
 
 
 class LanguageModel(Protocol[Cache]):
@@ -20,7 +22,15 @@ class LanguageModel(Protocol[Cache]):
 
     def embed(self, ids: Tensor, features: Tensor | None = None) -> Tensor: ...
 
-    def next_logits(self, x: Tensor, cache: Cache | None = None) -> Tensor: ...
+    def next_logits(
+        self, x: Tensor, cache: Cache | None = None, padding: Tensor | None = None
+    ) -> Tensor: ...
+
+
+class RowCache(Protocol):
+    """What a batch needs of its cache."""
+
+    def keep(self, rows: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -38,14 +48,54 @@ def generate(
 
     The caller stops at the end token: the next forward pass only runs when it asks for more.
     """
-    generator = torch.Generator()
-    if sampling.seed is not None:
-        generator.manual_seed(sampling.seed)
+    generator = _generator(sampling)
     for remaining in range(sampling.max_new_tokens, 0, -1):
         step = sample(model.next_logits(x, cache)[0].cpu(), sampling, generator)
         yield step
         if remaining > 1:
             x = model.embed(torch.tensor([[step.token]], device=x.device))
+
+
+def generate_batch(
+    model: LanguageModel[Rows],
+    logits: Tensor,
+    cache: Rows,
+    padding: Tensor | None,
+    samplings: Sequence[Sampling],
+    take: Callable[[int, Step], bool],
+) -> None:
+    """Continue B prompts together; ``logits`` [B, V] are those after each prompt.
+
+    ``take(row, step)`` is given every token and says whether its row goes on. A row that has ended
+    leaves the batch at once: the next step reads neither its keys and values nor writes more.
+    ``padding`` [B] counts the positions at the start of each row that hold nothing.
+    """
+    rows, generators = list(range(len(samplings))), [_generator(s) for s in samplings]
+    for number in count(1):
+        steps = [
+            sample(row_logits, samplings[row], generators[row])
+            for row, row_logits in zip(rows, logits.cpu(), strict=True)
+        ]
+        on = [
+            place
+            for place, (row, step) in enumerate(zip(rows, steps, strict=True))
+            if take(row, step) and number < samplings[row].max_new_tokens
+        ]
+        if not on:
+            return
+        if len(on) < len(rows):
+            cache.keep(on)
+            rows = [rows[place] for place in on]
+            padding = None if padding is None else padding[on]
+        ids = torch.tensor([[steps[place].token] for place in on], device=logits.device)
+        logits = model.next_logits(model.embed(ids), cache, padding)
+
+
+def _generator(sampling: Sampling) -> torch.Generator:
+    generator = torch.Generator()
+    if sampling.seed is not None:
+        generator.manual_seed(sampling.seed)
+    return generator
 
 
 def sample(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Step:

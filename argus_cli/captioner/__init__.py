@@ -3,8 +3,9 @@
     captioner = load("smolvlm-256m")
     print(captioner.caption("photo.jpg").caption)
 
-core holds the model, picture and film what is asked about one picture or one film, answer the text
-as it is written.
+core holds the model, picture and film what is asked about one picture or one film, together what is
+asked about several pictures at once, answer the text as it is written, template the prompt's
+placeholders, wording what a style makes of the answer.
 """
 
 from argus_cli.captioner.core import Captioner, load

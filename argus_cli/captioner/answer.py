@@ -11,7 +11,10 @@ from argus_cli.smolvlm.tokenizer import IncrementalDecoder, Tokenizer
 
 
 class Answer:
-    """One answer: iterate over it for the text as it grows, then read what became of it."""
+    """One answer: iterate over it for the text as it grows, then read what became of it.
+
+    In a batch, where the tokens of many answers come in turn, they are pushed instead.
+    """
 
     def __init__(
         self,
@@ -24,7 +27,7 @@ class Answer:
         self._decoder, self._guard = IncrementalDecoder(tokenizer), RepetitionGuard()
         self._steps: list[Step] = []
         self._given = 0  # characters given out
-        self.on_first_token: Callable[[], None] | None = None
+        self.on_first_token: Callable[[], object] | None = None
         self.text = ""
         self.tokens = 0  # those of which the text is in ``text``
         self.finish_reason = ""  # stop | length | repetition, empty while it is written
@@ -39,17 +42,11 @@ class Answer:
         for step in self._source:
             if self.on_first_token and not self._steps:
                 self.on_first_token()
-            if step.token in self._end_tokens:
-                self._finish("stop")
-                break
-            self._push(step)
-            if fresh := self._take():
+            if fresh := self.push(step):
                 yield fresh
             if self.finish_reason:
-                break
-        else:
-            self._finish("length")
-        if fresh := self._take():
+                return
+        if fresh := self.end():
             yield fresh
 
     def complete(self) -> "Answer":
@@ -58,7 +55,20 @@ class Answer:
             pass
         return self
 
-    def _push(self, step: Step) -> None:
+    def push(self, step: Step) -> str:
+        """The text that one more token makes certain; ``finish_reason`` is set by the last one."""
+        if step.token in self._end_tokens:
+            self._finish("stop")
+        else:
+            self._append(step)
+        return self._take()
+
+    def end(self) -> str:
+        """The rest of the text, where the model may write no more."""
+        self._finish("length")
+        return self._take()
+
+    def _append(self, step: Step) -> None:
         self._steps.append(step)
         self._guard.push(step.token)
         if self._guard.looping:

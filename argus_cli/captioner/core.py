@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from argus_cli.captioner.answer import Answer
 from argus_cli.captioner.film import FilmRequest, FilmStream
 from argus_cli.captioner.picture import Request, Stream
 from argus_cli.device import choose_device, choose_dtype
-from argus_cli.errors import ModelDamaged, ModelError, PromptTooLong
-from argus_cli.generation import Step, generate
+from argus_cli.errors import ModelDamaged, ModelError, PromptTooLong, UsageError
+from argus_cli.generation import Step, generate, generate_batch
 from argus_cli.media.images import ImageSource
 from argus_cli.media.videos import FilmSource
 from argus_cli.schema import Caption, Sampling, TileGrid, VideoCaption
@@ -34,11 +34,13 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     threads: int | None = None,
+    quantize: str | None = None,
 ) -> "Captioner":
     """A model that is on this machine, ready to caption.
 
     Without a name: ARGUS_MODEL, else the best model that is on disk, else the bundled glimpse.
-    Raises ModelMissing, ModelDamaged, or UsageError for a device that isn't there.
+    ``quantize="int8"`` holds the decoder's weights in 8 bits, on a CPU. Raises ModelMissing,
+    ModelDamaged, or UsageError for a device that isn't there.
     """
     if name_or_folder is None:
         folder = default_model()[0]
@@ -53,8 +55,11 @@ def load(
     config = read_config(folder.path)
     tokenizer = Tokenizer(folder.path / "tokenizer.json", config.model.text.vocab_size)
     check_image_token(folder, tokenizer, config)
-    model = load_model(folder.path, config.model, dtype=number_type, device=chosen)
-    return Captioner(model, tokenizer, config, folder)
+    if quantize not in (None, "int8"):
+        raise UsageError(f"--quantize {quantize}: there is int8")
+    int8 = quantize is not None
+    model = load_model(folder.path, config.model, dtype=number_type, device=chosen, int8=int8)
+    return Captioner(model, tokenizer, config, folder, int8=int8)
 
 
 def check_image_token(folder: ModelFolder, tokenizer: Tokenizer, config: CheckpointConfig) -> None:
@@ -75,13 +80,27 @@ class Provenance(TypedDict):
     device: str
 
 
+class Read(NamedTuple):
+    """A prompt that the decoder has read: the logits [1, V] after it, and what it remembers."""
+
+    logits: Tensor
+    cache: KVCache
+
+
 class Captioner:
     """A loaded model. Keywords of the methods are the fields of Request or FilmRequest."""
 
     def __init__(
-        self, model: SmolVLM, tokenizer: Tokenizer, config: CheckpointConfig, folder: ModelFolder
+        self,
+        model: SmolVLM,
+        tokenizer: Tokenizer,
+        config: CheckpointConfig,
+        folder: ModelFolder,
+        *,
+        int8: bool = False,
     ):
         self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
+        self.int8 = int8  # how the decoder's weights are held
 
     @property
     def provenance(self) -> Provenance:
@@ -89,7 +108,7 @@ class Captioner:
         return {
             "model": self.folder.name,
             "revision": self.folder.revision,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "dtype": str(self.model.dtype).removeprefix("torch.") + ("+int8" if self.int8 else ""),
             "device": str(self.model.device),
         }
 
@@ -160,22 +179,56 @@ class Captioner:
         )
 
     def _steps(self, ids: list[int], features: Tensor | None, sampling: Sampling) -> Iterator[Step]:
-        model = self.model
         with torch.inference_mode():
-            x = model.embed(torch.tensor([ids], device=model.device), features)
-            cache = KVCache(
-                model.config.text, 1, len(ids) + sampling.max_new_tokens,
-                dtype=model.dtype, device=model.device,
-            )  # fmt: skip
-        steps = generate(model, x, cache, sampling)
+            x, cache = self._prompt(ids, features, sampling.max_new_tokens)
+        steps = generate(self.model, x, cache, sampling)
         while True:
             with torch.inference_mode():  # not across a yield: it would leak into the caller
                 step = next(steps, None)
             if step is None:
                 return
-            if not math.isfinite(step.log_probability):
-                raise ModelError(
-                    f"{self.folder.name}: its numbers overflow in {self.provenance['dtype']}; "
-                    "use --dtype bfloat16 or float32"
-                )
-            yield step
+            yield self._finite(step)
+
+    @torch.inference_mode()
+    def read(self, ids: list[int], features: Tensor) -> Read:
+        """Take in a prompt that is to be answered together with others."""
+        x, cache = self._prompt(ids, features, 0)
+        return Read(self.model.next_logits(x, cache), cache)
+
+    @torch.inference_mode()
+    def answer_together(self, reads: list[Read], samplings: Sequence[Sampling]) -> list[Answer]:
+        """Complete answers to the prompts of ``reads``, which it empties to free their memory."""
+        answers = [
+            Answer(iter(()), self.tokenizer, self.config.eos_token_ids, sampling.stop)
+            for sampling in samplings
+        ]
+
+        def take(row: int, step: Step) -> bool:
+            answers[row].push(self._finite(step))
+            return not answers[row].finish_reason
+
+        logits = torch.cat([read.logits for read in reads])
+        more = max(sampling.max_new_tokens for sampling in samplings)
+        cache, padding = KVCache.joined([read.cache for read in reads], more)
+        reads.clear()
+        generate_batch(self.model, logits, cache, padding, samplings, take)
+        for answer in answers:
+            answer.end()
+        return answers
+
+    def _prompt(self, ids: list[int], features: Tensor | None, more: int) -> tuple[Tensor, KVCache]:
+        """A prompt's embeddings, and a cache for it and ``more`` tokens."""
+        model = self.model
+        x = model.embed(torch.tensor([ids], device=model.device), features)
+        cache = KVCache(
+            model.config.text, 1, len(ids) + more, dtype=model.dtype, device=model.device
+        )
+        return x, cache
+
+    def _finite(self, step: Step) -> Step:
+        if not math.isfinite(step.log_probability):
+            raise ModelError(
+                f"{self.folder.name}: its numbers overflow in {self.provenance['dtype']}; "
+                "use --dtype bfloat16 or float32"
+            )
+        return step

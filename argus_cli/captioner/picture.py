@@ -5,11 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from PIL import Image
+from numpy.typing import NDArray
 
 from argus_cli.captioner.answer import Answer
+from argus_cli.captioner.template import check_template, fill
+from argus_cli.captioner.wording import reworded, word
 from argus_cli.device import synchronize
+from argus_cli.errors import UsageError
 from argus_cli.media.images import DEFAULT_MAX_PIXELS, ImageSource, name_of, open_image
 from argus_cli.schema import Caption, Sampling, TileGrid, Timings
 from argus_cli.smolvlm.prompt import STYLES
@@ -21,13 +25,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to ask about a picture, and how to look at it."""
+    """What to ask about a picture, and how to look at it.
 
-    prompt: str = STYLES["caption"]
+    ``style`` says what is asked and what becomes of the answer. With a ``prompt``, a template with
+    the placeholders of captioner.template, the answer is the model's own words. Raises UsageError
+    for a style or a placeholder that doesn't exist.
+    """
+
+    style: str = "caption"
+    prompt: str | None = None
     system: str | None = None
     tiles: str | int = "full"
     max_pixels: int | None = DEFAULT_MAX_PIXELS
     sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise UsageError(f"--style {self.style}: not one of {', '.join(STYLES)}")
+        if self.prompt is not None:
+            check_template(self.prompt)
+
+    def question(self, captions_only: bool) -> str:
+        """The prompt, its placeholders still in it.
+
+        A model that only captions is asked as it was trained, whatever becomes of the answer.
+        """
+        if self.prompt is not None:
+            return self.prompt
+        return STYLES["caption" if captions_only else self.style]
 
     def changed(self, changes: Mapping[str, object]) -> "Request":
         """The same with some fields replaced, and a seed where chance needs one."""
@@ -42,16 +67,79 @@ class Clock:
         self.laps: dict[str, float] = {}
         self._device, self._last = device, time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """Count what has passed since the last lap to ``phase``."""
+    def lap(self, phase: str) -> float:
+        """Count what has passed since the last lap to ``phase``; returns it."""
         synchronize(self._device)
         now = time.perf_counter()
-        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
-        self._last = now
+        passed, self._last = now - self._last, now
+        self.laps[phase] = self.laps.get(phase, 0.0) + passed
+        return passed
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """One picture ready for the tower, with the question about it."""
+
+    name: str
+    size: tuple[int, int]
+    grid: TileGrid
+    request: Request
+    prompt: str  # as it was asked, its placeholders filled
+    ids: list[int]
+    tiles: NDArray[np.uint8]  # [N, T, T, 3]
+    laps: dict[str, float]  # seconds of decode and preprocess
+
+    def word(self, text: str) -> str:
+        """What the request's style makes of the answer; a user's own prompt is left alone."""
+        if self.request.prompt is not None:
+            return text.strip()
+        return word(text, self.request.style, self.prompt)
+
+    def record(self, captioner: "Captioner", answer: Answer, laps: Mapping[str, float]) -> Caption:
+        """The record of a finished answer; ``laps`` are the seconds of the other phases."""
+        return Caption(
+            path=self.name,
+            caption=self.word(answer.text),
+            width=self.size[0],
+            height=self.size[1],
+            tiles=self.grid.tiles,
+            grid=(self.grid.rows, self.grid.cols),
+            image_tokens=self.grid.tiles * captioner.config.model.tokens_per_tile,
+            prompt_tokens=len(self.ids),
+            new_tokens=answer.tokens,
+            finish_reason=answer.finish_reason,
+            confidence=answer.confidence,
+            prompt=self.prompt,
+            seed=self.request.sampling.seed,
+            seconds=Timings(**self.laps, **laps),
+            **captioner.provenance,
+        )
+
+
+def prepare(captioner: "Captioner", image: ImageSource, request: Request) -> Prepared:
+    """Open, plan, ask and cut; safe in any thread, touches no tensor.
+
+    Raises ImageError or PromptTooLong.
+    """
+    name, clock = name_of(image), Clock(torch.device("cpu"))
+    picture = open_image(image, max_pixels=request.max_pixels)
+    clock.lap("decode")
+    grid = plan_tiles(picture.size, captioner.config.preprocess, request.tiles)
+    prompt = request.question(captioner.config.model.captions_only)
+    if request.prompt is not None:
+        prompt = fill(prompt, image, picture.size)
+    ids = captioner.prompt_ids((grid, prompt), request.system)
+    captioner.check_room(name, len(ids), request.sampling)
+    tiles = cut_tiles(picture, grid)
+    clock.lap("preprocess")
+    return Prepared(name, picture.size, grid, request, prompt, ids, tiles, clock.laps)
 
 
 class Stream:
-    """One answer as it is written: an iterator over text, then ``result``."""
+    """One answer as it is written: an iterator over text, then ``result``.
+
+    The pieces make up the caption: what a style may yet change is held back.
+    """
 
     result: Caption
 
@@ -67,41 +155,15 @@ class Stream:
 
     def _run(self) -> Iterator[str]:
         captioner, request = self._captioner, self._request
-        name, clock = name_of(self._image), Clock(captioner.model.device)
-        picture = open_image(self._image, max_pixels=request.max_pixels)
-        clock.lap("decode")
-        grid = plan_tiles(picture.size, captioner.config.preprocess, request.tiles)
-        ids = captioner.prompt_ids((grid, request.prompt), request.system)
-        captioner.check_room(name, len(ids), request.sampling)
-        tiles = cut_tiles(picture, grid)
-        clock.lap("preprocess")
-        features = captioner.features(tiles)
+        picture = prepare(captioner, self._image, request)
+        clock = Clock(captioner.model.device)
+        features = captioner.features(picture.tiles)
         clock.lap("vision")
-        answer = captioner.answer(ids, features, request.sampling)
+        answer = captioner.answer(picture.ids, features, request.sampling)
         answer.on_first_token = lambda: clock.lap("prefill")
-        yield from answer
+        if request.prompt is None:
+            yield from reworded(answer, request.style, picture.prompt)
+        else:
+            yield from answer
         clock.lap("generate")
-        self.result = self._record(name, picture, grid, len(ids), answer, clock)
-
-    def _record(
-        self, name: str, picture: Image.Image, grid: TileGrid, tokens: int, answer: Answer,
-        clock: Clock,
-    ) -> Caption:  # fmt: skip
-        captioner, request = self._captioner, self._request
-        return Caption(
-            path=name,
-            caption=answer.text.strip(),
-            width=picture.width,
-            height=picture.height,
-            tiles=grid.tiles,
-            grid=(grid.rows, grid.cols),
-            image_tokens=grid.tiles * captioner.config.model.tokens_per_tile,
-            prompt_tokens=tokens,
-            new_tokens=answer.tokens,
-            finish_reason=answer.finish_reason,
-            confidence=answer.confidence,
-            prompt=request.prompt,
-            seed=request.sampling.seed,
-            seconds=Timings(**clock.laps),
-            **captioner.provenance,
-        )
+        self.result = picture.record(captioner, answer, clock.laps)

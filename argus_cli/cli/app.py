@@ -10,6 +10,8 @@ import typer
 
 from argus_cli.cli import caption as caption_command
 from argus_cli.cli import models as models_command
+from argus_cli.cli import profile as profile_command
+from argus_cli.cli import report as report_command
 from argus_cli.cli import video as video_command
 from argus_cli.cli.stderr import PrintableFormatter, say
 from argus_cli.errors import ArgusError, ExitCode
@@ -22,6 +24,8 @@ app = typer.Typer(
 )
 app.command("caption", no_args_is_help=True)(caption_command.caption)
 app.command("video", no_args_is_help=True)(video_command.video)
+app.command("profile")(profile_command.profile)
+app.command("report", no_args_is_help=True)(report_command.report)
 app.add_typer(models_command.app, name="models")
 
 

@@ -19,6 +19,7 @@ def open_captioner(
     device: str,
     dtype: str,
     threads: int | None,
+    quantize: str | None = None,
     *,
     offline: bool,
     quiet: bool,
@@ -34,11 +35,11 @@ def open_captioner(
         threads = available_threads()
     start = time.perf_counter()
     folder, reason = default_model() if model is None else (_found_or_pulled(model, quiet), "named")
-    captioner = load(folder, device=device, dtype=dtype, threads=threads)
+    captioner = load(folder, device=device, dtype=dtype, threads=threads, quantize=quantize)
     if verbose:
         say(
             f"{folder.name} ({reason}), revision {folder.revision}, "
-            f"{captioner.model.dtype} on {captioner.model.device}, "
+            f"{captioner.provenance['dtype']} on {captioner.model.device}, "
             f"loaded in {time.perf_counter() - start:.2f} s"
         )
     elif folder.name == BUNDLED and model is None and not quiet and sys.stderr.isatty():

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-SAY, MODEL, TILES, GENERATION, OUTPUT, RUN = (
-    "What to say", "Model", "Tiles", "Generation", "Output", "Run",
+SAY, INPUT, MODEL, TILES, GENERATION, OUTPUT, RUN = (
+    "What to say", "Which pictures", "Model", "Tiles", "Generation", "Output", "Run",
 )  # fmt: skip
 
 
@@ -25,10 +25,8 @@ class DType(StrEnum):
     float16 = "float16"
 
 
-class Format(StrEnum):
-    text = "text"
-    json = "json"
-    jsonl = "jsonl"
+class Quantize(StrEnum):
+    int8 = "int8"
 
 
 def finite(value: float | None) -> float | None:
@@ -70,6 +68,13 @@ DTypeName = Annotated[
     DType,
     typer.Option("--dtype", rich_help_panel=MODEL, help="auto: bfloat16 where it is fast."),
 ]
+QuantizeName = Annotated[
+    Quantize | None,
+    typer.Option(
+        "--quantize", rich_help_panel=MODEL,
+        help="Hold the decoder's weights in 8 bits: faster on a CPU, a little less exact.",
+    ),
+]  # fmt: skip
 Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, rich_help_panel=MODEL, help="Default: all CPUs allowed."),

@@ -116,9 +116,9 @@ def video(
 
     argus video holiday.mov --scenes -f html -o holiday.html
     """
-    from argus_cli.media.sources import resolve
+    from argus_cli.media.sources import FILMS, resolve
 
-    sources = resolve(clips)
+    sources = resolve(clips, kind=FILMS)
     if end is not None and end <= start:
         raise UsageError(f"--end {end:g} doesn't come after --start {start:g}")
     _check_output(sources, format, output, frames_dir)

@@ -35,9 +35,9 @@ def open_output(path: Path | None, *, append: bool) -> Iterator[TextIO]:
                 write_whole(path, document.getvalue())
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, option: str = "--output") -> None:
     """Raise UsageError for a file that couldn't be written, before work is spent on it."""
-    with _named(path):
+    with _named(path, option):
         if path.is_dir():
             raise IsADirectoryError(0, "is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,9 +45,12 @@ def check_writable(path: Path) -> None:
             raise PermissionError(0, "permission denied")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all. Raises UsageError."""
-    with _named(path):
+def write_whole(path: Path, text: str, option: str = "--output") -> None:
+    """Write a file so that it is there whole or not at all.
+
+    Raises UsageError that names the ``option`` which asked for it.
+    """
+    with _named(path, option):
         path = path.resolve()  # a link stays one
         if path.exists() and not path.is_file():  # a pipe or a device can't be replaced
             path.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -66,11 +69,11 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Path, option: str = "--output") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror or error}") from None
+        raise UsageError(f"{option} {path}: {error.strerror or error}") from None
 
 
 def _umask() -> int:

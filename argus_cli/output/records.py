@@ -1,37 +1,14 @@
-"""Captions and failures as records: plain text, JSON, JSON lines. Knows nothing of models.
+"""Writers of captions and failures: plain text, JSON, JSON lines, CSV. Knows nothing of models.
 
 A writer is opened on a text stream, takes one result after the other and is closed once.
 """
 
-import json
 import unicodedata
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
-from argus_cli.schema import Caption, Failure, VideoCaption
-
-Result = Caption | VideoCaption | Failure
-
-SCHEMA = 1
-
-
-def to_record(result: Result) -> dict[str, Any]:
-    """The JSON object for one input."""
-    if isinstance(result, Failure):
-        error = {"type": result.type, "message": result.message}
-        return {"schema": SCHEMA, "path": result.path, "error": error}
-    record: dict[str, Any] = _rounded({"schema": SCHEMA, **asdict(result)})
-    return record
-
-
-def _rounded(value: Any) -> Any:
-    """Floats to a tenth of a millisecond (or of a thousandth), since more is noise."""
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+from argus_cli.output.lines import CsvRows, JsonLines, Result, dump, to_record
+from argus_cli.schema import Caption
 
 
 def printable(text: str) -> str:
@@ -73,18 +50,20 @@ class TextWriter:
         pass
 
 
-class JsonlWriter:
-    """One object a line, flushed as it comes."""
+class LineWriter:
+    """One line a result, flushed as it comes."""
 
-    def __init__(self, stream: TextIO, several: bool):
-        self._stream = stream
+    def __init__(self, stream: TextIO, lines: JsonLines):
+        self._stream, self._lines, self._header = stream, lines, lines.header
 
     def piece(self, text: str) -> None:
         pass
 
     def write(self, result: Result) -> None:
-        self._stream.write(_dump(to_record(result)) + "\n")
-        self._stream.flush()
+        if line := self._lines.line(result):
+            self._stream.write(self._header + line)
+            self._stream.flush()
+            self._header = ""
 
     def close(self) -> None:
         pass
@@ -107,23 +86,18 @@ class JsonWriter:
         if not self._records and not self._several:
             return
         document = self._records if self._several else self._records[0]
-        self._stream.write(_dump(document, indent=2) + "\n")
+        self._stream.write(dump(document, indent=2) + "\n")
         self._stream.flush()
 
 
 WRITERS: dict[str, Callable[[TextIO, bool], Writer]] = {
     "text": TextWriter,
     "json": JsonWriter,
-    "jsonl": JsonlWriter,
+    "jsonl": lambda stream, several: LineWriter(stream, JsonLines()),
+    "csv": lambda stream, several: LineWriter(stream, CsvRows()),
 }
 
 
 def _lines(text: str) -> str:
     """Printable text in which line breaks stay."""
     return "\n".join(printable(line) for line in text.split("\n"))
-
-
-def _dump(value: object, indent: int | None = None) -> str:
-    # A file name that is no UTF-8 arrives with lone surrogates, which no UTF-8 stream takes.
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -35,8 +35,7 @@ def load_model(
 
     Raises ModelDamaged, naming file and tensor, or UsageError for ``int8`` where it can't be had.
     """
-    with torch.device("meta"), _Uninitialised():
-        model = SmolVLM(config)
+    model = hollow_model(config)
     wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         del wanted["lm_head.weight"]
@@ -49,6 +48,12 @@ def load_model(
     model.load_state_dict(state, strict=True, assign=True)
     model.eval().requires_grad_(False)
     return specialise(model, int8=int8) if fast else model
+
+
+def hollow_model(config: ModelConfig) -> SmolVLM:
+    """The plain model with shapes and no storage, to which tensors are to be assigned."""
+    with torch.device("meta"), _Uninitialised():
+        return SmolVLM(config)
 
 
 class _Uninitialised(TorchFunctionMode):

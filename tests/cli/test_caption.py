@@ -45,7 +45,10 @@ def test_stdin_bytes_and_path_give_the_same(caption, photo: Path) -> None:
     by_path = json.loads(caption(photo, "-f", "json").stdout)
     by_stdin = json.loads(caption("-", "-f", "json", stdin=photo.read_bytes()).stdout)
     assert by_stdin.pop("path") == "<stdin>" and by_path.pop("path") == str(photo)
-    assert by_stdin | {"seconds": 0} == by_path | {"seconds": 0}
+    stamp = photo.stat()
+    assert (by_path["bytes"], by_path["mtime_ns"]) == (stamp.st_size, stamp.st_mtime_ns)
+    no_file = {"seconds": 0, "bytes": None, "mtime_ns": None}  # nothing to tell changes by
+    assert by_stdin | {"seconds": 0} == by_path | no_file
 
 
 def test_record_says_what_was_done(caption, photo: Path, tiny_folder: Path) -> None:
@@ -98,13 +101,25 @@ def test_fail_fast_stops_at_the_first(caption, photo: Path, tmp_path: Path) -> N
     ("words", "message"),
     [
         (["nope.jpg"], "nope.jpg: no such file"),
-        (["."], ".: is a folder"),
+        (["empty"], "empty: no pictures in it"),
+        ([], "nothing to caption"),
+        (["nope.jpg", "--prompt", "{size}"], "nope.jpg: no such file"),
+        (["photo.jpg", "--prompt", "{size}"], "--prompt: {size} is no placeholder"),
+        (["photo.jpg", "--append", "--overwrite"], "--append and --overwrite: choose one"),
+        (["photo.jpg", "--prepend"], "--prepend: needs --sidecar EXT"),
+        (["photo.jpg", "--jsonl-schema", "kohya"], "--jsonl-schema kohya: needs -f jsonl"),
+        (["photo.jpg", "--shard", "3/2"], "3/2"),
+        (["photo.jpg", "--sidecar", "jpg"], "is a picture itself"),
         (["-", "-"], "- can be given once"),
         (["nope.jpg", "--tiles", "0"], "not full, auto or a number"),
         (["nope.jpg", "--device", "tpu"], "'tpu'"),
     ],
 )
-def test_usage_errors_come_before_any_model(words: list[str], message: str) -> None:
+def test_usage_errors_come_before_any_model(
+    words: list[str], message: str, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photo.parent / "empty").mkdir()
+    monkeypatch.chdir(photo.parent)
     done = argus("caption", *words, "-m", "./no-such-model", stdin=b"")
     assert done.returncode == 2 and done.stdout == b""
     assert message in done.stderr.decode() and "no-such-model" not in done.stderr.decode()

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import argus_cli
 from argus_cli.cli.app import app
-from argus_cli.smolvlm.prompt import film_parts
+from argus_cli.smolvlm.prompt import STYLES, film_parts
 from argus_cli.smolvlm.tiling import cut_tiles, plan_tiles
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -80,7 +80,7 @@ def prepared(ours: argus_cli.Captioner, size: tuple[int, int]) -> tuple[Any, ...
     picture = draw(*size)
     grid = plan_tiles(size, ours.config.preprocess)
     tiles = torch.from_numpy(cut_tiles(picture, grid))
-    ids = torch.tensor([ours.prompt_ids([grid, argus_cli.Request().prompt])])
+    ids = torch.tensor([ours.prompt_ids([grid, STYLES["caption"]])])
     return picture, tiles, ids, (tiles.permute(0, 3, 1, 2).float() / 127.5 - 1)[None]
 
 

@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from conftest import TINY
 from torch import Tensor
 
-from argus_cli.generation import RepetitionGuard, generate, sample
+from argus_cli.generation import RepetitionGuard, Step, generate, generate_batch, sample
 from argus_cli.schema import Sampling
+from argus_cli.smolvlm.cache import KVCache
+from argus_cli.smolvlm.config import parse_model
 
 
 class Table:
@@ -38,6 +41,67 @@ def test_no_forward_pass_that_nobody_asked_for() -> None:
     steps = generate(model, torch.zeros(1, 1, 1), None, Sampling(5))
     next(steps), next(steps)
     assert model.calls == 2
+
+
+class Scripts:
+    """Rows that each say the tokens of a script of their own; its cache is the list of them."""
+
+    def __init__(self, *scripts: list[int]):
+        self.scripts, self.sizes = list(scripts), []
+
+    def keep(self, rows: list[int]) -> None:
+        self.scripts = [self.scripts[row] for row in rows]
+
+    def embed(self, ids: Tensor, features: Tensor | None = None) -> Tensor:
+        assert ids.flatten().tolist() == [script.pop(0) for script in self.scripts]
+        return ids
+
+    def next_logits(self, x: Tensor, cache: object = None, padding: object = None) -> Tensor:
+        self.sizes.append((len(x), padding if padding is None else padding.tolist()))
+        return self.logits()
+
+    def logits(self) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor([s[0] for s in self.scripts]), 10) * 9.0
+
+
+def test_rows_of_a_batch_end_one_by_one_and_cost_nothing_after() -> None:
+    model = Scripts([3, 1, 4, 1, 5], [2, 0], [7, 7, 0], [6, 6, 6, 6])
+    limits = [Sampling(4), Sampling(9), Sampling(9), Sampling(2)]
+    said: list[list[int]] = [[], [], [], []]
+
+    def take(row: int, step: Step) -> bool:
+        said[row].append(step.token)
+        return step.token != 0
+
+    generate_batch(model, model.logits(), model, torch.tensor([0, 3, 1, 2]), limits, take)
+    assert said == [[3, 1, 4, 1], [2, 0], [7, 7, 0], [6, 6]]
+    assert model.sizes == [(4, [0, 3, 1, 2]), (2, [0, 1]), (1, [0])]
+
+
+def filled(length: int, value: float) -> KVCache:
+    """A cache of one sequence of ``length`` positions."""
+    config = parse_model(TINY).text
+    cache = KVCache(config, 1, length, dtype=torch.float32)
+    part = torch.full((1, config.num_key_value_heads, length, config.head_dim), value)
+    for layer in range(config.num_hidden_layers):
+        cache.update(layer, part, -part)
+    cache.advance(length)
+    return cache
+
+
+def test_caches_are_joined_at_their_ends_and_rows_can_leave() -> None:
+    cache, padding = KVCache.joined([filled(2, 1.0), filled(5, 2.0), filled(3, 3.0)], 4)
+    assert padding is not None and padding.tolist() == [3, 0, 2]
+    assert (cache.length, cache.capacity) == (5, 9)
+    cache.keep([1, 2])
+    new = torch.full((2, 2, 1, 16), 8.0)
+    keys, values = cache.update(2, new, -new)
+    assert keys[:, 1, :, 3].tolist() == [[2, 2, 2, 2, 2, 8], [0, 0, 3, 3, 3, 8]]
+    assert torch.equal(keys, -values)
+
+
+def test_caches_of_one_length_need_no_padding() -> None:
+    assert KVCache.joined([filled(2, 1.0), filled(2, 2.0)], 1)[1] is None
 
 
 def test_same_seed_same_tokens_whatever_else_draws() -> None:

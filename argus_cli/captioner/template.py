@@ -1,0 +1,82 @@
+"""The placeholders of a prompt: {name} {stem} {folder} {width} {height} {date}.
+
+Only a word in braces is one, so that a prompt may hold JSON as it is. Whoever writes {{word}} for
+a literal {word} doubles every brace.
+"""
+
+import os
+import re
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+from PIL import ExifTags, Image
+
+from argus_cli.errors import UsageError
+from argus_cli.media.images import ImageSource, _recognised, _stream, name_of
+
+PLACEHOLDERS = ("name", "stem", "folder", "width", "height", "date")
+_BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
+
+
+def check_template(prompt: str) -> None:
+    """Raise UsageError for a placeholder that doesn't exist."""
+    for match in _BRACES.finditer(prompt):
+        if match[1] and match[1] not in PLACEHOLDERS:
+            known = " ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            raise UsageError(
+                f"--prompt: {match[0]} is no placeholder; there are {known}, "
+                f"and {{{match[0]}}} stands for the word in braces"
+            )
+
+
+def differs(prompt: str) -> bool:
+    """Whether what is asked depends on the picture."""
+    return any(match[1] for match in _BRACES.finditer(prompt))
+
+
+def fill(prompt: str, image: ImageSource, size: tuple[int, int]) -> str:
+    """A checked prompt for one upright picture of ``size`` (width, height) in pixels.
+
+    name, stem and folder are those of its file (``stdin`` and nothing for what has none), date the
+    day it was taken by its EXIF, else that of the file's last change, as YYYY-MM-DD.
+    """
+    doubled, path = "{{" in prompt, _path(image)
+    name = path.name if path else "stdin" if name_of(image) == "<stdin>" else ""
+    values = {
+        "name": name,
+        "stem": Path(name).stem,
+        "folder": path.parent.name if path else "",
+        "width": str(size[0]),
+        "height": str(size[1]),
+    }
+
+    def one(match: re.Match[str]) -> str:
+        if match[1]:
+            return _date(image, path) if match[1] == "date" else values[match[1]]
+        return match[0][0] if doubled else match[0]
+
+    # A file name that is no UTF-8 has surrogates, which no tokenizer takes.
+    return _BRACES.sub(one, prompt).encode("utf-8", "replace").decode()
+
+
+def _path(image: ImageSource) -> Path | None:
+    name = name_of(image)
+    return None if name.startswith("<") and name.endswith(">") else Path(os.path.abspath(name))
+
+
+def _date(image: ImageSource, path: Path | None) -> str:
+    with suppress(Exception):  # no EXIF, a broken one, a day that no calendar has
+        if isinstance(image, Image.Image):
+            return _taken(image.getexif())
+        if isinstance(image, bytes) or (path and path.is_file()):  # a pipe can't be read twice
+            with _stream(image if isinstance(image, bytes) else str(path)) as stream:
+                return _taken(_recognised(stream).getexif())
+    with suppress(OSError):
+        return date.fromtimestamp(path.stat().st_mtime).isoformat() if path else ""
+    return ""
+
+
+def _taken(exif: Image.Exif) -> str:
+    moment: str = exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
+    return date.fromisoformat(moment[:10].replace(":", "-")).isoformat()

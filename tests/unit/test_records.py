@@ -1,0 +1,123 @@
+"""Results as lines and back: argus's own JSON lines, other tools', CSV."""
+
+import csv
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from conftest import draw
+
+from argus_cli.errors import UsageError
+from argus_cli.output.lines import LINES, CsvRows, Entry, ImageFolder, JsonLines, parse_record
+from argus_cli.output.records import WRITERS
+from argus_cli.schema import Caption, Failure, Segment, Timings, VideoCaption, VideoTimings
+
+DONE = Caption(
+    path="a b.jpg", caption="A dog runs.", width=90, height=60, tiles=1, grid=(0, 0),
+    image_tokens=64, prompt_tokens=80, new_tokens=4, finish_reason="stop", confidence=-0.25,
+    model="tiny", revision="local", dtype="float32", device="cpu", prompt="What is this?",
+    seed=None, seconds=Timings(0.1, 0.2, 0.3, 0.4, 0.5), bytes=123,
+    mtime_ns=1_700_000_000_000_000_001,
+)  # fmt: skip
+FAILED = Failure("bad.jpg", "ImageError", "bad.jpg: no picture", 7, 8)
+FILM = VideoCaption(
+    path="film.mp4", duration=3.0, width=64, height=48, frames=(), frames_reused=0,
+    segments=(Segment(0.0, 3.0, "A dog.", -0.5),), summary=None, model="tiny", revision="local",
+    dtype="float32", device="cpu", prompt="?", seed=None, seconds=VideoTimings(0, 0, 0),
+)  # fmt: skip
+HOSTILE = [
+    "=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx", "'=1", "''=1", "'tis", 'say "a, b"',
+    "two\nlines\r\nof text", "", " ", "Grüße, 世界 🐕", "trailing\n", ",,,", '"', "nul\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", [JsonLines(), CsvRows()])
+@pytest.mark.parametrize("text", [*HOSTILE, "odd bytes \udcff"])
+def test_any_path_and_prompt_reads_back_as_it_was(lines: JsonLines, text: str) -> None:
+    row = lines.line(replace(DONE, path=text, prompt=text))
+    written = row.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    assert lines.read(written) == Entry(text, DONE.bytes, DONE.mtime_ns, ("tiny", "local", text))
+
+
+@pytest.mark.parametrize("lines", [JsonLines(), CsvRows()])
+def test_a_failure_reads_back_as_made_by_nobody(lines: JsonLines) -> None:
+    assert lines.read(lines.line(FAILED)) == Entry("bad.jpg", 7, 8, None)
+
+
+def test_csv_columns_and_line_ends() -> None:
+    stream = StringIO()
+    writer = WRITERS["csv"](stream, True)
+    for result in (DONE, FAILED):
+        writer.write(result)
+    writer.close()
+    text = stream.getvalue()
+    assert text.count("\r\n") == 3 and not text.startswith("\ufeff")
+    good, bad = csv.DictReader(StringIO(text, newline=""))
+    assert good | {"path": "a b.jpg", "caption": "A dog runs.", "error": "", "width": "90"} == good
+    assert (good["confidence"], good["seconds"]) == ("-0.25", "1.5")
+    assert (good["mtime_ns"], good["seed"]) == ("1700000000000000001", "")
+    assert (bad["path"], bad["caption"]) == ("bad.jpg", "")
+    assert bad["error"] == "ImageError: bad.jpg: no picture"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx"])
+def test_no_spreadsheet_takes_a_csv_cell_for_a_formula(text: str) -> None:
+    row = next(csv.reader([CsvRows().line(replace(DONE, path=text, caption=text))]))
+    assert row[:2] == [f"'{text}"] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "1", "null", '{"schema": 1, "path": "a"}', '{"path": "a", "caption": "b"}',
+        '{"schema": 2, "path": "a", "caption": "b"}', '{"schema": 1, "path": 1, "caption": "b"}',
+        '{"schema": 1, "path": "a", "caption": null}', "[" * 100_000,
+        '{"schema": 1, "path": "a", "caption": "b", "error": {}}',
+        '{"schema": 1, "path": "a", "caption": null, "segments": []}',
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_record(text)
+
+
+def test_kohya_has_absolute_paths_and_sizes(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    lines = LINES["kohya"](Path("out.jsonl"))
+    assert json.loads(lines.line(DONE)) == {
+        "image_path": str(tmp_path / "a b.jpg"), "caption": "A dog runs.", "image_size": [90, 60],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ["imagefolder", "kohya"])
+def test_other_tools_get_captions_alone(schema: str) -> None:
+    lines = LINES[schema](Path("metadata.jsonl"))
+    assert lines.line(FAILED) is None and lines.line(FILM) is None
+    assert lines.read(lines.line(DONE)) == Entry(lines.key(DONE.path))
+
+
+def test_imagefolder_refuses_what_datasets_would_not_find(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"e\.g\. pics/metadata\.jsonl"):
+        ImageFolder(Path("pics/out.jsonl"))
+    with pytest.raises(UsageError, match="below the output's folder"):
+        ImageFolder(tmp_path / "metadata.jsonl").key(str(tmp_path.parent / "a.jpg"))
+
+
+def test_datasets_reads_imagefolder(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    lines = LINES["imagefolder"](tmp_path / "metadata.jsonl")
+    captions = {"a.jpg": 'A "dog",\nrunning.', "below/ä 1.png": "=Zwei Katzen 🐈"}
+    rows = []
+    for name, caption in captions.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        draw(40, 30).save(tmp_path / name)
+        rows.append(lines.line(replace(DONE, path=str(tmp_path / name), caption=caption)))
+    (tmp_path / "bad.jpg").write_text("no picture")  # failed, so it has no row
+    (tmp_path / "metadata.jsonl").write_text("".join(rows), encoding="utf-8")
+    read = datasets.load_dataset(
+        "imagefolder", data_dir=str(tmp_path), split="train", cache_dir=str(tmp_path / ".cache")
+    )
+    shown = {row["text"]: row["image"].size for row in read}
+    assert shown == dict.fromkeys(captions.values(), (40, 30))

@@ -55,7 +55,7 @@ def caption_each(
     happened at the same time, and its share of what was done for the batch.
     """
     size = batch_size or max(1, BATCH_TILES // _most_tiles(captioner, request))
-    if on_text or size == 1:
+    if on_text:
         return _one_by_one(captioner, sources, request, on_text)
     readers = min(8, available_threads()) if workers is None else workers
     return _in_batches(captioner, sources, request, size, readers)

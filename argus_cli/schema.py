@@ -71,6 +71,7 @@ class Caption:
     revision: str
     dtype: str
     device: str
+    style: str  # caption | short | detailed | alt | tags, empty for a prompt of the user's own
     prompt: str
     seed: int | None
     seconds: Timings = field(compare=False)

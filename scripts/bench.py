@@ -23,8 +23,11 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+import argus_cli
+from argus_cli.batch import caption_each
 from argus_cli.device import available_threads, cpu_flags
 from argus_cli.media.reels import opened
+from argus_cli.media.sources import resolve
 from argus_cli.media.videos import frames, plan_times, probe
 from argus_cli.smolvlm.config import read_config
 from argus_cli.smolvlm.model import SmolVLM
@@ -139,6 +142,30 @@ def films(folder: Path) -> dict[str, object]:
     return report
 
 
+def folder_run(folder: Path, pictures: int = 200) -> dict[str, float]:
+    """How busy the model is in a folder of small photos, and what a picture costs beside it."""
+    captioner = argus_cli.load("glimpse")
+    folder.mkdir()
+    for number in range(pictures):
+        photo_like(folder / f"{number}.jpg", 640 - number, 480)
+    sources = resolve([str(folder)])
+    list(caption_each(captioner, sources[:8], argus_cli.Request()))
+    start = time.perf_counter()
+    results = list(caption_each(captioner, sources, argus_cli.Request()))
+    wall = time.perf_counter() - start
+    phases = [r.seconds for r in results if isinstance(r, argus_cli.Caption)]
+    model = sum(s.vision + s.prefill + s.generate for s in phases)
+    return {
+        "pictures": len(phases),
+        "pictures_per_second": round(len(phases) / wall, 2),
+        "model_busy": round(model / wall, 3),
+        "other_ms_a_picture": round((wall - model) / len(phases) * 1e3, 2),
+        "decode_and_preprocess_ms": round(
+            statistics.median(s.decode + s.preprocess for s in phases) * 1e3, 2
+        ),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
@@ -173,6 +200,8 @@ def main() -> None:
         small_photo.save(folder / "small.png")
         words = [*ARGUS, "caption", str(folder / "small.png"), "-m", "glimpse"]
         report["glimpse_small"] = measure(words, options.runs)
+        report["folder_of_200_photos"] = folder_run(folder / "photos")
+        print("folder", report["folder_of_200_photos"], flush=True)
         if options.films:
             report |= films(folder)
         report["glimpse_12mp_phases"] = json.loads(done.stdout)["seconds"]

@@ -1,7 +1,7 @@
 """CIDEr-D of one caption after the other, fast enough to train on.
 
 Vedantam et al. 2015; the same figures as pycocoevalcap's on equal words, with the references' part
-computed once. The end of a caption counts as a word, so that one which stops in the middle loses.
+computed once. The end of a caption counts as a word, so that one which doesn't come to it loses.
 """
 
 import math
@@ -14,9 +14,10 @@ Grams = Counter[tuple[str, ...]]
 Vectors = list[dict[tuple[str, ...], float]]
 
 
-def words(caption: str) -> list[str]:
-    """Lower case, no punctuation, and the end."""
-    return [*re.findall(r"[a-z0-9]+(?:['-][a-z0-9]+)*", caption.lower()), "</s>"]
+def words(caption: str, *, ended: bool = True) -> list[str]:
+    """Lower case, no punctuation, and the end if the caption came to it."""
+    found = re.findall(r"[a-z0-9]+(?:['-][a-z0-9]+)*", caption.lower())
+    return [*found, "</s>"] if ended else found
 
 
 def ngrams(tokens: Sequence[str]) -> Grams:

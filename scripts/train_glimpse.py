@@ -255,12 +255,15 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self.ids = {text: tokenizer.token_to_id(text) for text in SPECIALS}
+        self.never = [self.ids[text] for text in SPECIALS if text != "<end_of_utterance>"]
 
     def text(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
 
-    def read(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids).strip()
+    def words(self, answer: list[int]) -> list[str]:
+        """A sampled answer as what is rewarded."""
+        ended = answer[-1] == self.ids["<end_of_utterance>"]
+        return words(self.tokenizer.decode(answer), ended=ended)
 
     def answer(self, caption: str) -> list[int]:
         return [*self.text(" " + caption), self.ids["<end_of_utterance>"]]
@@ -281,15 +284,13 @@ def pack(
     beginning: list[int], answers: list[list[int]]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """ids, segments, positions, targets (-100: nothing to learn) of one packed sequence."""
-    ids, segments = list(beginning), [0] * len(beginning)
-    positions, targets = list(range(len(beginning))), [-100] * len(beginning)
+    shared, last = beginning[:-1], beginning[-1]  # the last token is what an answer begins from
+    ids, segments = list(shared), [0] * len(shared)
+    positions, targets = list(range(len(shared))), [-100] * len(shared)
     for number, answer in enumerate(answers, 1):
-        # The last token of the beginning is repeated, so that each answer's first token has its
-        # own position to be predicted from.
-        part = [beginning[-1], *answer[:-1]]
-        ids += part
-        segments += [number] * len(part)
-        positions += list(range(len(beginning) - 1, len(beginning) - 1 + len(part)))
+        ids += [last, *answer[:-1]]
+        segments += [number] * len(answer)
+        positions += list(range(len(shared), len(shared) + len(answer)))
         targets += answer
     return ids, segments, positions, targets
 
@@ -312,7 +313,7 @@ def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iter
         starts = list(range(0, len(answers), 64))
         rng.shuffle(starts)
         for first in starts:
-            yield collate([pack(start[:-1] + start[-1:], [a]) for a in answers[first : first + 64]])
+            yield collate([pack(start, [a]) for a in answers[first : first + 64]])
 
 
 # ------------------------------------------------------------------- training
@@ -538,6 +539,7 @@ def exported_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def train_captions(options: argparse.Namespace) -> None:
+    (RUN / "critic.pt").unlink(missing_ok=True)  # it went on from captions that are now older
     if options.start is not None:
         weights = exported_weights(options.start)
     else:
@@ -597,18 +599,23 @@ def train_critic(options: argparse.Namespace) -> None:
     reward = Cider([[words(text) for text in photo.captions] for photo in train.photos])
     model.eval()  # samples and their probabilities must come from the same model: no dropout
     train.refresh()
+    others.refresh()
+    if not train.files:
+        raise SystemExit("the features of train.0 aren't complete: run the stage `features` first")
+    share = 2 if others.files else 0
     photos, labelled = train.indices(), iter(others)
     rewards: list[float] = []
     while trainer.progress < 1:
-        chosen = [next(photos) for _ in range(14)]
-        examples = [train.example(index) for index in chosen] + [next(labelled) for _ in range(2)]
+        chosen = [next(photos) for _ in range(16 - share)]
+        examples = [train.example(index) for index in chosen]
+        examples += [next(labelled) for _ in range(share)]
         maps = torch.from_numpy(np.stack([maps for maps, _ in examples])).float()
         features = image_features(model, maps)
         ids = [encoder.beginning(train.rng.choice(PROMPTS), 64) for _ in chosen]
         answers = draw(model, features[: len(chosen)].detach(), ids, encoder, SAMPLES)
         scores = torch.tensor(
             [
-                [reward(photo, words(encoder.read(answer))) for answer in some]
+                [reward(photo, encoder.words(answer)) for answer in some]
                 for photo, some in zip(chosen, answers, strict=True)
             ]
         )
@@ -617,7 +624,8 @@ def train_critic(options: argparse.Namespace) -> None:
         weights = [w.tolist() for w in advantages]
         rows += [row for _, row in examples[len(chosen) :]]  # people's words about other things
         weights += [[0.1] * SAMPLES] * (len(examples) - len(chosen))
-        trainer.update(policy_loss(model, features, collate(rows), torch.tensor(weights)))
+        batch = collate(rows)
+        trainer.update(policy_loss(model, features, batch, torch.tensor(weights), encoder.never))
         rewards.append(float(scores.mean()))
         if trainer.step % 25 == 0:
             trainer.log(f"reward {sum(rewards[-100:]) / len(rewards[-100:]):.4f}")
@@ -644,6 +652,7 @@ def draw(
         padding = padding.repeat_interleave(samples)
         tokens, going = [], torch.ones(len(logits), dtype=torch.bool)
         for _ in range(limit):
+            logits[:, encoder.never] = -torch.inf
             drawn = torch.multinomial(logits.softmax(-1), 1)[:, 0]
             tokens.append(drawn)
             going &= drawn != end
@@ -655,13 +664,19 @@ def draw(
     return [rows[start : start + samples] for start in range(0, len(rows), samples)]
 
 
-def policy_loss(model: SmolVLM, features: Tensor, rows: list[Tensor], weights: Tensor) -> Tensor:
-    """Mean over tokens of -log p, each answer weighted by ``weights`` [B, SAMPLES]."""
+def policy_loss(
+    model: SmolVLM, features: Tensor, rows: list[Tensor], weights: Tensor, never: list[int]
+) -> Tensor:
+    """Mean over tokens of -log p, each answer weighted by ``weights`` [B, SAMPLES].
+
+    ``never``: the tokens that couldn't be drawn.
+    """
     ids, segments, positions, targets = rows
     x = model.embed(ids, features)
     hidden = decode_packed(model, x, segments, positions)
     chosen = targets != -100
     logits = F.linear(hidden[chosen], model.lm_head.weight)
+    logits = logits.index_fill(1, torch.tensor(never), -torch.inf)
     row = torch.arange(len(ids))[:, None].expand_as(ids)[chosen]
     losses = F.cross_entropy(logits, targets[chosen], reduction="none")
     return (losses * weights[row, segments[chosen] - 1]).mean()

@@ -109,6 +109,7 @@ class Prepared:
             new_tokens=answer.tokens,
             finish_reason=answer.finish_reason,
             confidence=answer.confidence,
+            style=self.request.style if self.request.prompt is None else "",
             prompt=self.prompt,
             seed=self.request.sampling.seed,
             seconds=Timings(**self.laps, **laps),

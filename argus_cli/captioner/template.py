@@ -35,6 +35,13 @@ def differs(prompt: str) -> bool:
     return any(match[1] for match in _BRACES.finditer(prompt))
 
 
+def literal(prompt: str) -> str:
+    """A prompt without placeholders as the model is asked."""
+    doubled = "{{" in prompt
+    text = _BRACES.sub(lambda match: match[0][0] if doubled else match[0], prompt)
+    return _encodable(text)
+
+
 def fill(prompt: str, image: ImageSource, size: tuple[int, int]) -> str:
     """A checked prompt for one upright picture of ``size`` (width, height) in pixels.
 
@@ -56,8 +63,12 @@ def fill(prompt: str, image: ImageSource, size: tuple[int, int]) -> str:
             return _date(image, path) if match[1] == "date" else values[match[1]]
         return match[0][0] if doubled else match[0]
 
-    # A file name that is no UTF-8 has surrogates, which no tokenizer takes.
-    return _BRACES.sub(one, prompt).encode("utf-8", "replace").decode()
+    return _encodable(_BRACES.sub(one, prompt))
+
+
+def _encodable(text: str) -> str:
+    """Without the surrogates of a file name or a command line that is no UTF-8."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _path(image: ImageSource) -> Path | None:

@@ -22,6 +22,7 @@ _SHOWS = (
 _WE_SEE = ("we can see", "you can see", "we see", "you see")
 _OPENERS = (
     *(f"{image} {shows} " for image in _THE_IMAGE for shows in _SHOWS),
+    *(f"this is {image} of " for image in _AN_IMAGE),
     *(f"in {image}, " for image in _THE_IMAGE),
     *(
         f"in {image}{comma} {see} "

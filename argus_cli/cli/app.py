@@ -1,5 +1,6 @@
 """The command tree and the one boundary where errors become a line and an exit code."""
 
+import errno
 import logging
 import os
 import sys
@@ -63,6 +64,12 @@ def main() -> None:
             raise
         if isinstance(error, ArgusError):
             message, code = str(error), error.exit_code
+        elif isinstance(error, OSError) and error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):
+            message, code = f"the output took no more: {error.strerror}", ExitCode.SOME_FAILED
         else:
             message = f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
             code = ExitCode.SOME_FAILED

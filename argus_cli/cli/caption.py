@@ -1,10 +1,7 @@
-"""`argus caption`: parse, caption one input after the other, write."""
+"""`argus caption`: options, checks before any model is loaded, and the run."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
+import sys
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +9,11 @@ import typer
 
 from argus_cli.cli import options as opt
 from argus_cli.cli.stderr import say
-from argus_cli.errors import InputError, UsageError
+from argus_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from argus_cli.captioner import Captioner, Request
     from argus_cli.media.sources import Source
-    from argus_cli.output.journal import Journal
-    from argus_cli.output.records import Writer
     from argus_cli.output.sidecars import Sidecars
-    from argus_cli.schema import Caption, Failure
 
 
 class Style(StrEnum):
@@ -112,8 +105,12 @@ def caption(
     seed: opt.Seed = None,
     stop: opt.Stop = None,
     format: Annotated[
-        Format, typer.Option("--format", "-f", rich_help_panel=opt.OUTPUT)
-    ] = Format.text,
+        Format | None,
+        typer.Option(
+            "--format", "-f", rich_help_panel=opt.OUTPUT,
+            help="Default: by the ending of --output, else text.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -192,17 +189,15 @@ def caption(
 
     argus caption - --prompt "How many people are there?" < photo.jpg
     """
-    from argus_cli.media.sources import parse_shard, resolve
+    from argus_cli.media.sources import falls_to, parse_shard, resolve
 
     if not inputs and not lists:
         raise UsageError("nothing to caption; name pictures or folders, or a list with --from")
-    sources = resolve(  # a missing path costs no model
-        inputs or [],
-        lists=lists or (),
-        recursive=recursive,
-        shard=parse_shard(shard) if shard else None,
-    )
-    if jsonl_schema is not JsonlSchema.argus and format is not Format.jsonl:
+    part = parse_shard(shard) if shard else None
+    kind = format or _format_of(output)
+    # A missing path costs no model.
+    sources = resolve(inputs or [], lists=lists or (), recursive=recursive)
+    if jsonl_schema is not JsonlSchema.argus and kind is not Format.jsonl:
         raise UsageError(f"--jsonl-schema {jsonl_schema}: needs -f jsonl")
     beside = _sidecars(
         sources, sidecar, sidecar_dir, sidecar_full_name, append, prepend, overwrite, style
@@ -215,6 +210,7 @@ def caption(
     from argus_cli.batch import caption_each
     from argus_cli.captioner import Request
     from argus_cli.cli.load import open_captioner, warn_unread
+    from argus_cli.cli.outlets import open_outlets
     from argus_cli.cli.run import run
     from argus_cli.schema import Sampling
 
@@ -226,28 +222,34 @@ def caption(
         max_pixels=max_pixels or None,
         sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
     )
-    several = len(sources) > 1
-    with _opened(format, jsonl_schema, output, several=several, overwrite=overwrite) as (
-        writer,
-        live,
-    ):
+    several, words = len(sources) > 1, (prefix, suffix)
+    if part:
+        sources = [source for source in sources if falls_to(part, source)]
+    with open_outlets(
+        kind, jsonl_schema, output, beside, words=words, several=several, overwrite=overwrite
+    ) as outlets:
         captioner = open_captioner(
-            model, device, dtype, threads, quantize, offline=offline, quiet=quiet, verbose=verbose
-        )  # fmt: skip
+            model, device, dtype, quantize, threads, offline=offline, quiet=quiet, verbose=verbose
+        )
         if not quiet:
-            warn_unread(captioner, prompt, system)
-        todo, told = _pending(sources, captioner, request, writer, beside, retry_failed)
+            warn_unread(captioner, prompt, system, style)
+        todo, told = outlets.pending(sources, captioner, request, retry_failed)
         if told and not quiet:
             say(told)
         todo = todo[:limit]
-        live = live and not several and not prefix and not suffix
-        results = caption_each(
-            captioner, todo, request, writer.piece if live else None, batch_size=batch_size
-        )
-        take = partial(_take, writer=writer, beside=beside, words=(prefix, suffix))
-        code = run(todo, results, take, fail_fast=fail_fast, quiet=quiet, verbose=verbose)
+        results = caption_each(captioner, todo, request, outlets.on_text, batch_size=batch_size)
+        lines_are_seen = output is None and kind is not Format.json and sys.stdout.isatty()
+        code = run(
+            todo, results, outlets.take, outlets.way_on,
+            fail_fast=fail_fast, bar=not quiet and not lines_are_seen, verbose=verbose,
+        )  # fmt: skip
     if code:
         raise typer.Exit(code)
+
+
+def _format_of(output: Path | None) -> Format:
+    ending = output.suffix.lower().removeprefix(".") if output else ""
+    return Format(ending) if ending in set(Format) else Format.text
 
 
 def _sidecars(
@@ -274,78 +276,3 @@ def _sidecars(
 
     mode = Mode(chosen[0].removeprefix("--") if chosen else "keep")
     return plan(sources, extension, folder=folder, mode=mode, full_name=full_name, style=style)
-
-
-@contextmanager
-def _opened(
-    format: Format, schema: JsonlSchema, output: Path | None, *, several: bool, overwrite: bool
-) -> "Iterator[tuple[Writer | Journal, bool]]":
-    """Where results go, and whether someone watches them grow."""
-    from argus_cli.output.files import open_output
-    from argus_cli.output.journal import open_journal
-    from argus_cli.output.lines import LINES
-    from argus_cli.output.records import WRITERS, LineWriter
-
-    if format in (Format.jsonl, Format.csv):
-        lines = LINES["csv" if format is Format.csv else schema](output)
-        if output and (journal := open_journal(output, lines, overwrite=overwrite)):
-            with closing(journal):
-                yield journal, False
-            return
-        with open_output(output, append=True) as stream, closing(LineWriter(stream, lines)) as rows:
-            yield rows, False
-        return
-    if output and overwrite and output.is_file():
-        output.unlink()
-    with open_output(output, append=format is Format.text) as stream:
-        with closing(WRITERS[format](stream, several)) as writer:
-            yield writer, format is Format.text and stream.isatty()
-
-
-def _pending(
-    sources: "list[Source]",
-    captioner: "Captioner",
-    request: "Request",
-    writer: "Writer | Journal",
-    beside: "Sidecars | None",
-    retry_failed: bool,
-) -> "tuple[list[Source], str]":
-    """What the output or a sidecar still lacks, and what to say of the rest."""
-    from argus_cli.captioner.template import differs
-    from argus_cli.output.journal import Journal
-
-    told, missing = [], set(sources) if beside is None else {s for s in sources if beside.todo(s)}
-    if beside and len(missing) < len(sources):
-        told.append(f"{len(sources) - len(missing)} have a sidecar already, --overwrite redoes it")
-    if isinstance(writer, Journal):
-        question = request.question(captioner.config.model.captions_only)
-        asked = None if request.prompt and differs(request.prompt) else question
-        made_by = (captioner.folder.name, captioner.folder.revision, asked)
-        rows, message = writer.pending(sources, made_by, retry_failed=retry_failed)
-        missing = set(rows) | (missing if beside else set())
-        told.append(message)
-    return [source for source in sources if source in missing], "; ".join(filter(None, told))
-
-
-def _take(
-    source: "Source",
-    result: "Caption | Failure",
-    *,
-    writer: "Writer | Journal",
-    beside: "Sidecars | None",
-    words: tuple[str, str],
-) -> "Caption | Failure":
-    """Write a result wherever it goes; a sidecar that can't be written makes it a failure."""
-    from argus_cli.schema import Caption, Failure
-
-    if isinstance(result, Caption):
-        prefix, suffix = words
-        result = replace(result, caption=f"{prefix}{result.caption}{suffix}")
-        try:
-            if beside:
-                beside.write(source, result)
-        except InputError as error:
-            kind = type(error).__name__
-            result = Failure(source.name, kind, str(error), source.bytes, source.mtime_ns)
-    writer.write(result)
-    return result

@@ -18,8 +18,8 @@ def open_captioner(
     model: str | None,
     device: str,
     dtype: str,
+    quantize: str | None,
     threads: int | None,
-    quantize: str | None = None,
     *,
     offline: bool,
     quiet: bool,
@@ -50,9 +50,13 @@ def open_captioner(
     return captioner
 
 
-def warn_unread(captioner: Captioner, prompt: str | None, system: str | None) -> None:
+def warn_unread(
+    captioner: Captioner, prompt: str | None, system: str | None, style: str = "caption"
+) -> None:
     """Say so when the user asks something of a model that only captions."""
     given = {"--prompt": prompt, "--system": system}
+    if style in ("detailed", "tags"):  # the others can be made of a caption
+        given[f"--style {style}"] = style
     unread = [option for option, value in given.items() if value is not None]
     if unread and captioner.config.model.captions_only:
         say(f"{captioner.folder.name} only captions: it doesn't follow {' and '.join(unread)}")

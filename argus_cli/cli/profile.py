@@ -114,7 +114,7 @@ def profile(
         float | None,
         typer.Option(
             "--fail-over", min=0, metavar="PERCENT", callback=opt.finite, rich_help_panel=COMPARE,
-            help="Exit 1 when a stage is slower than the saved one by more, beyond the spread.",
+            help="Exit 1 when a stage is slower than the saved one by more.",
         ),
     ] = None,
 ) -> None:  # fmt: skip
@@ -138,7 +138,7 @@ def profile(
     from argus_cli.device import available_threads, choose_device, choose_dtype
     from argus_cli.output.files import check_writable, write_whole
     from argus_cli.profiling.compare import compare as compared
-    from argus_cli.profiling.compare import read_profile
+    from argus_cli.profiling.compare import comparison_table, read_profile
     from argus_cli.profiling.plot import check_plot
     from argus_cli.profiling.plot import plot as draw
     from argus_cli.profiling.report import experiment_table, table
@@ -169,10 +169,11 @@ def profile(
     if before is None:
         _print(format, doc, table(doc, layers=layers))
         return
-    lines, slower = compared(before, doc, fail_over)
-    _print(format, doc | {"compared": {"slower": slower}}, [*table(doc, layers=layers), "", *lines])
-    if slower:
-        say(f"slower by more than {fail_over:g} % and the spread: {', '.join(slower)}")
+    found = compared(before, doc, fail_over)
+    lines = [*comparison_table(found), "", *table(doc, layers=layers)]
+    _print(format, doc | {"compared": found}, lines)
+    if found["slower"]:
+        say(f"slower by more than {fail_over:g} %: {', '.join(found['slower'])}")
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 

@@ -20,24 +20,27 @@ def run(
     sources: Sequence[Source],
     results: Iterable[Result],
     take: Callable[[Source, Result], Result],
+    way_on: str,
     *,
     fail_fast: bool,
-    quiet: bool,
+    bar: bool,
     verbose: bool,
 ) -> ExitCode:
-    """Hand each result to ``take`` as it comes, and tell stderr of it."""
+    """Hand each result to ``take`` as it comes, and tell stderr of it.
+
+    ``way_on`` is what to say after a run that was stopped.
+    """
     several, done, failed = len(sources) > 1, 0, 0
-    # Lines of text on a terminal are progress enough.
-    hidden = quiet or not several or sys.stdout.isatty() or not sys.stderr.isatty()
-    bar = tqdm(total=len(sources), unit=" pictures", disable=hidden)
-    with closing(bar), _interruptible(several) as interrupt:
+    hidden = not bar or not several or not sys.stderr.isatty()
+    progress = tqdm(total=len(sources), unit=" pictures", disable=hidden)
+    with closing(progress), _interruptible(several) as interrupt:
         for source, result in zip(sources, results, strict=False):
             result = take(source, result)
             done += 1
             if isinstance(result, Failure):
                 failed += 1
-                bar.set_postfix(failed=failed, refresh=False)
-            bar.update()
+                progress.set_postfix(failed=failed, refresh=False)
+            progress.update()
             if told := _told(result, verbose):
                 with tqdm.external_write_mode(file=sys.stderr):
                     say(told)

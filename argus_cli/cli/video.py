@@ -81,6 +81,7 @@ def video(
     model: opt.ModelName = None,
     device: opt.DeviceName = opt.Device.auto,
     dtype: opt.DTypeName = opt.DType.auto,
+    quantize: opt.QuantizeName = None,
     threads: opt.Threads = None,
     offline: opt.Offline = False,
     max_new_tokens: opt.MaxNewTokens = 128,
@@ -129,7 +130,7 @@ def video(
     from argus_cli.schema import Sampling
 
     captioner = open_captioner(
-        model, device, dtype, threads, offline=offline, quiet=quiet, verbose=verbose
+        model, device, dtype, quantize, threads, offline=offline, quiet=quiet, verbose=verbose
     )
     if not quiet:
         warn_unread(captioner, prompt, system)

@@ -73,13 +73,12 @@ def resolve(
     lists: Sequence[str] = (),
     kind: Kind = PICTURES,
     recursive: bool = True,
-    shard: Shard | None = None,
 ) -> list[Source]:
     """Files, folders, globs and "-" (bytes on stdin) in their order, then the paths in ``lists``.
 
-    A list is a file of paths, or "-" for stdin. A file that is named twice is given once. Of a
-    ``shard`` the part that falls to it, which may be nothing. Raises UsageError for a path that
-    doesn't exist, where nothing is found at all, and for stdin named twice.
+    A list is a file of paths, or "-" for stdin. A file that is named twice is given once. Raises
+    UsageError for a path that doesn't exist, where nothing is found at all, and for stdin named
+    twice.
     """
     if [*inputs, *lists].count("-") > 1:
         raise UsageError("- can be given once: stdin holds one picture, or one list")
@@ -97,7 +96,7 @@ def resolve(
         raise UsageError("; ".join(barren))
     for message in barren:
         logger.warning(message)
-    return [source for source in found.values() if shard is None or _falls_to(shard, source)]
+    return list(found.values())
 
 
 def parse_shard(text: str) -> Shard:
@@ -109,8 +108,11 @@ def parse_shard(text: str) -> Shard:
     return number, count
 
 
-def _falls_to(shard: Shard, source: Source) -> bool:
-    """By the name alone, as macOS and Linux both spell it, so that no mount point matters."""
+def falls_to(shard: Shard, source: Source) -> bool:
+    """Whether a source is in a shard, by its name below the folder that was named.
+
+    No mount point matters, nor whether macOS or Linux spells it.
+    """
     number, count = shard
     key = unicodedata.normalize("NFC", f"{source.folder}/{PurePath(source.name).name}")
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()

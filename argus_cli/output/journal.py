@@ -9,9 +9,10 @@ import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
 try:
     import fcntl
@@ -20,6 +21,7 @@ except ImportError:  # Windows: two runs on one output are the user's to avoid
 
 from argus_cli.errors import ArgusError, UsageError
 from argus_cli.output.lines import Entry, JsonLines, Result, lines_told
+from argus_cli.schema import VideoCaption
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20  # bytes
@@ -53,7 +55,8 @@ def open_journal(path: Path, lines: JsonLines, *, overwrite: bool = False) -> "J
     Raises UsageError when the file isn't ours, can't be written, or another run writes to it.
     """
     target = path.resolve()  # a link stays one
-    if path.parts[:2] in (("/", "dev"), ("/", "proc")) or target.exists() and not target.is_file():
+    special = path.parts[:3] in (("/", "dev", "fd"), ("/", "dev", "stdout"), ("/", "dev", "stderr"))
+    if special or path.parts[:2] == ("/", "proc") or target.exists() and not target.is_file():
         if target.is_dir():
             raise UsageError(f"--output {path}: is a folder")
         return None
@@ -83,19 +86,25 @@ class Journal:
     def pending(
         self,
         sources: Sequence[SourceT],
-        made_by: tuple[str, str, str | None],
+        made_by: Sequence[str | None],
         *,
         retry_failed: bool = False,
+        lacking: Collection[SourceT] = (),
     ) -> tuple[list[SourceT], str]:
         """The sources that are still to be done, and what to tell the user of the others.
 
-        ``made_by`` is the model, revision and prompt that records must come from to be kept; a
-        prompt of None is another for every picture and isn't compared.
+        ``made_by`` says where records must come from to be kept, as lines.MADE_BY; None, for a
+        prompt that is another for every picture, isn't compared. What is done but ``lacking``
+        something else is done once more.
         """
         states = [self._state(source, made_by) for source in sources]
-        redo = {"new", "changed", "remade"} | ({"failed"} if retry_failed else set())
+        states = [
+            "lacking" if state == "done" and source in lacking else state
+            for source, state in zip(sources, states, strict=True)
+        ]
+        redo = {"new", "changed", "remade", "lacking"} | ({"failed"} if retry_failed else set())
         todo = [source for source, state in zip(sources, states, strict=True) if state in redo]
-        return todo, _told(Counter(states), len(sources), retry_failed)
+        return todo, _told(Counter(states), len(sources), retry_failed, self._lines.by_path)
 
     def piece(self, text: str) -> None:
         """Nothing: only whole records are written."""
@@ -120,9 +129,9 @@ class Journal:
             ) from None
         start = self._size + len(data) - len(line.encode("utf-8", "surrogateescape"))
         self._size += len(data)
-        self._remember(Entry(self._lines.key(result.path)), start)
+        self._remember(Entry(self._lines.key(result.path), _bytes_of(result)), start)
 
-    def close(self) -> None:
+    def close(self, whole: bool = True) -> None:
         """Remove the records that others have replaced, and let go of the file."""
         try:
             if self._stale:
@@ -135,7 +144,7 @@ class Journal:
         finally:
             os.close(self._fd)
 
-    def _state(self, source: Input, made_by: tuple[str, str, str | None]) -> str:
+    def _state(self, source: Input, made_by: Sequence[str | None]) -> str:
         known = self._known.get(self._lines.key(source.name))
         if known is None or source.bytes is None:
             return "new"
@@ -146,14 +155,14 @@ class Journal:
             return "changed"
         if entry.made_by is None:
             return "failed"
-        compared = 3 if made_by[2] is not None else 2
-        return "done" if entry.made_by[:compared] == made_by[:compared] else "remade"
+        same = all(new in (None, old) for new, old in zip(made_by, entry.made_by, strict=True))
+        return "done" if same else "remade"
 
     def _index(self) -> None:
         """Learn what is in the file, and cut a torn last row off it."""
         broken: list[int] = []
         number, torn, row = 1, False, b""
-        makers: dict[tuple[str, str, str] | None, tuple[str, str, str] | None] = {}
+        makers: dict[tuple[str, ...] | None, tuple[str, ...] | None] = {}
         with self._path.open("rb") as file:
             for row in self._lines.rows(file):
                 text, start = row.decode("utf-8", "surrogateescape"), self._size
@@ -185,7 +194,9 @@ class Journal:
             _log.warning("%s: no records, kept as they are: %s", self._path, lines_told(broken))
 
     def _remember(self, entry: Entry, start: int) -> None:
-        if old := self._known.get(entry.path):
+        # What has no size is no file: another picture by the same name, such as <stdin>.
+        old = self._known.get(entry.path)
+        if old and (self._lines.by_path or old.entry.bytes is not None):
             self._stale.append((old.start, old.end))
         self._known[entry.path] = _Known(entry, start, self._size)
 
@@ -206,7 +217,8 @@ class Journal:
 
     def _replace(self, blocks: Iterable[bytes]) -> None:
         """Put another file in this one's place, locked before it can be seen."""
-        partial = self._path.with_name(f".{self._path.name[:40]}.new")
+        name = self._path.name  # names that are long and alike must not share it
+        partial = self._path.with_name(f".{name[:40]}.{crc32(os.fsencode(name)):08x}.new")
         partial.unlink(missing_ok=True)  # of a run that was killed just here
         fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:
@@ -252,15 +264,21 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _told(states: Counter[str], total: int, retry_failed: bool) -> str:
+def _bytes_of(result: Result) -> int | None:
+    return None if isinstance(result, VideoCaption) else result.bytes
+
+
+def _told(states: Counter[str], total: int, retry_failed: bool, by_path: bool) -> str:
     """One line for stderr; empty if the output says nothing of these inputs."""
     failed = "are tried again" if retry_failed else "--retry-failed tries them again"
     reasons = {
         "changed": "{} redone: the file has changed",
-        "remade": "{} redone: made by another model or prompt",
+        "remade": "{} redone: made by another model, style or prompt",
+        "lacking": "{} redone: their sidecar is missing",
         "failed": f"{{}} failed before{' and' if retry_failed else ','} {failed}",
     }
     told = [reason.format(states[state]) for state, reason in reasons.items() if states[state]]
     if states["done"]:
-        told.insert(0, f"{states['done']} of {total} are done already")
+        alone = ", by their paths alone" if by_path else ""
+        told.insert(0, f"{states['done']} of {total} are done already{alone}")
     return "; ".join(told)

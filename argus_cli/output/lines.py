@@ -56,13 +56,16 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+MADE_BY = ("model", "revision", "style", "prompt")  # what a caption is another without
+
+
 class Entry(NamedTuple):
     """What a record says of its input, to tell whether it still holds."""
 
     path: str
     bytes: int | None = None
     mtime_ns: int | None = None
-    made_by: tuple[str, str, str] | None = None  # model, revision, prompt; None for a failure
+    made_by: tuple[str, ...] | None = None  # the values of MADE_BY; None for a failure
 
 
 class JsonLines:
@@ -89,8 +92,7 @@ class JsonLines:
         record = parse_record(row)
         if "caption" not in record and "error" not in record:
             return None
-        model, revision, prompt = (str(record.get(k)) for k in ("model", "revision", "prompt"))
-        made_by = None if "error" in record else (model, revision, prompt)
+        made_by = None if "error" in record else tuple(str(record.get(key)) for key in MADE_BY)
         return Entry(record["path"], record.get("bytes"), record.get("mtime_ns"), made_by)
 
     def torn(self, row: str, *, first: bool) -> bool:
@@ -163,7 +165,7 @@ class CsvRows(JsonLines):
 
     _columns = (
         "path", "caption", "error", "width", "height", "tiles", "new_tokens", "finish_reason",
-        "confidence", "model", "revision", "prompt", "seed", "seconds", "bytes", "mtime_ns",
+        "confidence", *MADE_BY, "seed", "seconds", "bytes", "mtime_ns",
     )  # fmt: skip
     header = ",".join(_columns) + "\r\n"
     _longest = 1 << 20  # bytes that a row may have
@@ -217,7 +219,7 @@ class CsvRows(JsonLines):
             raise ValueError("a row that was cut")
         cell = dict(zip(self._columns, map(_unguarded, cells), strict=True))
         size, mtime_ns = (int(cell[key]) if cell[key] else None for key in ("bytes", "mtime_ns"))
-        made_by = (cell["model"], cell["revision"], cell["prompt"])
+        made_by = tuple(cell[key] for key in MADE_BY)
         return Entry(cell["path"], size, mtime_ns, None if cell["error"] else made_by)
 
     def torn(self, row: str, *, first: bool) -> bool:

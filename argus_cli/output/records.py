@@ -23,7 +23,8 @@ class Writer(Protocol):
 
     def write(self, result: Result) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, whole: bool = True) -> None:
+        """The end; not ``whole`` when something has ended the run early."""
 
 
 class TextWriter:
@@ -46,7 +47,7 @@ class TextWriter:
             self._stream.write(caption + "\n")
             self._stream.flush()
 
-    def close(self) -> None:
+    def close(self, whole: bool = True) -> None:
         pass
 
 
@@ -65,7 +66,7 @@ class LineWriter:
             self._stream.flush()
             self._header = ""
 
-    def close(self) -> None:
+    def close(self, whole: bool = True) -> None:
         pass
 
 
@@ -82,8 +83,8 @@ class JsonWriter:
     def write(self, result: Result) -> None:
         self._records.append(to_record(result))
 
-    def close(self) -> None:
-        if not self._records and not self._several:
+    def close(self, whole: bool = True) -> None:
+        if not self._records and not (whole and self._several):
             return
         document = self._records if self._several else self._records[0]
         self._stream.write(dump(document, indent=2) + "\n")

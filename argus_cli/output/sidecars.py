@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from argus_cli.errors import InputError, UsageError
+from argus_cli.errors import ArgusError, InputError, UsageError
 from argus_cli.output.files import write_whole
 from argus_cli.output.records import printable
 from argus_cli.schema import Caption
@@ -82,7 +82,7 @@ def plan(
             parent = folder / picture.folder if folder else picture.file.parent
             paths[picture] = parent / f"{name}.{extension}"
             darktable = parent / f"{picture.file.name}.{extension}"
-            if xmp and not full_name and darktable.exists():
+            if xmp and not full_name and os.path.exists(darktable):
                 paths[picture] = darktable
     _check(paths, f"--sidecar {extension}", full_name=full_name, beside=folder is None)
     if not xmp:
@@ -127,12 +127,12 @@ class Sidecars:
     """Made by plan(). Asked before each picture, told after it."""
 
     def __init__(self, paths: dict[Picture, Path], content: Content, mode: Mode):
-        self._paths, self._content, self._mode = paths, content, mode
+        self._paths, self._content, self.mode = paths, content, mode
 
     def todo(self, picture: Picture) -> bool:
         """False where a sidecar is there and is kept, so that the picture needs no caption."""
         path = self._paths.get(picture)
-        if path is None or self._mode is not Mode.keep:
+        if path is None or self.mode is not Mode.keep:
             return True
         try:
             old = _read(path)
@@ -143,7 +143,7 @@ class Sidecars:
     def write(self, picture: Picture, caption: Caption) -> Path | None:
         """Write its sidecar and say where; None where it has none or the old one is kept.
 
-        Raises InputError when this one can't be written, UsageError when the disk takes no more.
+        Raises InputError when this one can't be written, ArgusError when the disk takes no more.
         """
         path = self._paths.get(picture)
         if path is None:
@@ -162,7 +162,7 @@ class Sidecars:
         except UsageError as error:
             cause = error.__context__
             ends_all = isinstance(cause, OSError) and cause.errno in _NO_MORE
-            kind = UsageError if ends_all else InputError
+            kind = ArgusError if ends_all else InputError
             raise kind(str(error)) from None
         return path
 

@@ -19,7 +19,7 @@ from typing import Any
 from lxml import etree
 
 from argus_cli.errors import InputError
-from argus_cli.output.sidecars import Mode, joined, joined_tags, split_tags
+from argus_cli.output.sidecars import Mode, joined, joined_tags, one_line, split_tags
 from argus_cli.schema import Caption
 
 NAMESPACES = {
@@ -56,7 +56,8 @@ class XmpContent:
         changes = [self._tell(packet, name, text) for name in self._names]
         if not any(changes):
             return None
-        packet.set_simple("argus:captionModel", f"{caption.model} {caption.revision}")
+        writer = one_line(f"{caption.model} {caption.revision}")
+        packet.set_simple("argus:captionModel", writer)
         packet.set_simple("xmp:MetadataDate", datetime.now().astimezone().isoformat("T", "seconds"))
         return packet.to_xml()
 

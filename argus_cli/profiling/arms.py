@@ -29,7 +29,7 @@ from argus_cli.profiling.experiment import (
 )
 from argus_cli.profiling.flops import tower_costs
 from argus_cli.smolvlm.cache import KVCache
-from argus_cli.smolvlm.kernels import specialise
+from argus_cli.smolvlm.kernels import PackedLinear, has_onednn, specialise
 from argus_cli.smolvlm.model import SmolVLM
 
 gelu = partial(F.gelu, approximate="tanh")
@@ -66,24 +66,12 @@ def mlp_inputs(bench: Bench) -> MLPInputs:
     )
 
 
-def packed(
-    linear: tuple[Tensor, Tensor], rows: int, activation: str = "none"
-) -> Callable[[Tensor], Tensor]:
-    """oneDNN's linear over a weight laid out for it once, as torch.compile's CPU back end does."""
+def packed(linear: tuple[Tensor, Tensor], activation: str = "none") -> Callable[[Tensor], Tensor]:
+    """The model's own linear over a weight laid out once for oneDNN."""
     weight, bias = linear
-    if weight.device.type != "cpu":
-        raise Unavailable("oneDNN runs on the CPU only")
-    ops = torch.ops.mkldnn
-    if not hasattr(ops, "_linear_pointwise"):
-        raise Unavailable("this PyTorch has no packed oneDNN linear")
-    laid_out = ops._reorder_linear_weight(weight, rows)
-    algorithm = "tanh" if activation == "gelu" else ""
-
-    def run(x: Tensor) -> Tensor:
-        result: Tensor = ops._linear_pointwise(x, laid_out, bias, activation, [], algorithm)
-        return result
-
-    return run
+    if weight.device.type != "cpu" or not has_onednn(weight.dtype):
+        raise Unavailable("oneDNN's packed linear isn't here")
+    return PackedLinear(weight, bias, activation)
 
 
 def linear_then_gelu(i: MLPInputs) -> Work:
@@ -95,12 +83,12 @@ def linear_then_gelu_in_float32(i: MLPInputs) -> Work:
 
 
 def packed_then_gelu(i: MLPInputs) -> Work:
-    fc1 = packed(i.fc1, len(i.x))
+    fc1 = packed(i.fc1)
     return lambda: gelu(fc1(i.x))
 
 
 def packed_with_gelu(i: MLPInputs) -> Work:
-    fc1 = packed(i.fc1, len(i.x), "gelu")
+    fc1 = packed(i.fc1, "gelu")
     return lambda: fc1(i.x)
 
 
@@ -109,8 +97,7 @@ def plain_mlp(i: MLPInputs, block: int | None = None) -> Work:
 
 
 def packed_mlp(i: MLPInputs, block: int | None = None) -> Work:
-    rows = block or len(i.x)
-    fc1, fc2 = packed(i.fc1, rows, "gelu"), packed(i.fc2, rows)
+    fc1, fc2 = packed(i.fc1, "gelu"), packed(i.fc2)
     return _in_blocks(i, block, lambda x: fc2(fc1(x)))
 
 
@@ -296,7 +283,10 @@ def at_once(i: Tiles, tiles: int) -> Work:
 
 
 def concurrently(i: Tiles, towers: int) -> Work:
-    """As many threads of Python, each with its share of the cores, one tile at a time."""
+    """As many threads of Python, each with its share of the cores, one tile at a time.
+
+    They end with the pool, when nobody holds the work any more.
+    """
     threads = torch.get_num_threads()
     if i.tiles.device.type != "cpu":
         raise Unavailable("threads of their own are for a CPU")
@@ -307,11 +297,12 @@ def concurrently(i: Tiles, towers: int) -> Work:
     def encode(tile: Tensor) -> Tensor:
         return i.encode(tile)
 
+    share = (max(1, threads // towers),)
+    pool = ThreadPoolExecutor(towers, "tower", torch.set_num_threads, share)
+
     def run() -> Tensor:
-        share = (max(1, threads // towers),)
         try:
-            with ThreadPoolExecutor(towers, "tower", torch.set_num_threads, share) as pool:
-                return torch.cat(list(pool.map(encode, torch.split(i.tiles, 1))))
+            return torch.cat(list(pool.map(encode, torch.split(i.tiles, 1))))
         finally:
             torch.set_num_threads(threads)  # parts of it are common to all threads
 
@@ -322,7 +313,7 @@ def chunk_arms(bench: Bench) -> tuple[Arm[Tiles], ...]:
     counts = [n for n in (1, 2, 4, 8, 17) if n <= bench.tiles]
     return (
         *(Arm(f"{n} at once", partial(at_once, tiles=n)) for n in counts),
-        *(Arm(f"{n} towers, 1 tile each", partial(concurrently, towers=n)) for n in (2, 4)),
+        *(Arm(f"{n} towers, 1 tile each", partial(concurrently, towers=n)) for n in (2, 4, 8)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from argus_cli.errors import UsageError
 from argus_cli.profiling.report import SCHEMA, Document, aligned
 
+_TOO_SHORT = 0.005  # of the whole
 _SAME = ("model", "dtype", "device", "threads", "tiles", "distinct_tiles", "prompt_tokens")
 
 
@@ -16,7 +17,7 @@ def read_profile(path: Path) -> Document:
     try:
         doc = json.loads(path.read_text(encoding="utf-8"))
         rows = [*doc["stages"], *(doc["wholes"][name] for name in ("vision", "prefill"))]
-        times = [(row["ms"] > 0, row["spread_ms"] >= 0) for row in rows]
+        times = [(row["ms"] > 0, row["fastest_ms"] > 0, row["spread_ms"] >= 0) for row in rows]
         named = all(isinstance(row["stage"], str) for row in doc["stages"])
         if doc["schema"] == SCHEMA and named and all(map(all, times)):
             return dict(doc)
@@ -27,32 +28,59 @@ def read_profile(path: Path) -> Document:
     raise UsageError(f"--compare {path}: not a profile; make one with `argus profile --save FILE`")
 
 
-def compare(old: Document, new: Document, fail_over: float | None) -> tuple[list[str], list[str]]:
-    """A table of both, and the stages that got slower by more than ``fail_over`` per cent.
+def compare(old: Document, new: Document, fail_over: float | None) -> Document:
+    """Each stage before and now, and which got slower by more than ``fail_over`` per cent.
 
-    The spread of the runs, the larger of the two, is allowed on top. Raises UsageError for
-    profiles that don't measure the same.
+    The fastest runs are compared, which other programs disturb least. A stage that is no slower
+    than the earlier runs' median, or so short that its time says nothing, hasn't got slower.
+    Raises UsageError for profiles that don't measure the same.
     """
     other = [f"{key} {old.get(key)} (now {new[key]})" for key in _SAME if old.get(key) != new[key]]
     if other:
         raise UsageError(f"--compare: that profile was made with {', '.join(other)}")
-    rows, slower = [("stage", "before", "now", "ratio", "spread")], []
-    for name, before, now in _pairs(old, new):
-        spread = max(before["spread_ms"], now["spread_ms"])
-        rows.append((
-            name, f"{before['ms']:.2f}", f"{now['ms']:.2f}", f"{now['ms'] / before['ms']:.2f}",
-            f"{spread:.2f}",
-        ))  # fmt: skip
-        limit = before["ms"] * (1 + (fail_over or 0) / 100) + spread
-        if fail_over is not None and now["ms"] > limit:
-            slower.append(name)
-    names = [{row["stage"] for row in doc["stages"]} for doc in (old, new)]
-    only = [
-        f"only {when}: {', '.join(sorted(those))}"
-        for when, those in (("before", names[0] - names[1]), ("now", names[1] - names[0]))
-        if those
-    ]
-    return [*aligned(rows), *only], slower
+    whole = sum(row["ms"] for row in new["stages"])
+    rows = [
+        {
+            "stage": name, "before_ms": before["fastest_ms"], "now_ms": now["fastest_ms"],
+            "ratio": now["fastest_ms"] / before["fastest_ms"],
+            "spread_ms": [before["spread_ms"], now["spread_ms"]],
+            "slower": fail_over is not None and now["ms"] > _TOO_SHORT * whole
+            and now["fastest_ms"] > before["fastest_ms"] * (1 + fail_over / 100)
+            and now["fastest_ms"] > before["ms"],
+        }
+        for name, before, now in _pairs(old, new)
+    ]  # fmt: skip
+    before, now = ({row["stage"] for row in doc["stages"]} for doc in (old, new))
+    return {
+        "elsewhere": [key for key in ("machine", "versions") if old.get(key) != new.get(key)],
+        "only_before": sorted(before - now),
+        "only_now": sorted(now - before),
+        "stages": rows,
+        "slower": [row["stage"] for row in rows if row["slower"]],
+    }
+
+
+def comparison_table(compared: Document) -> list[str]:
+    """What compare() found, as aligned lines; a stage that got slower is marked."""
+    header = ("stage", "before ms", "now ms", "ratio", "spread before", "now")
+    lines = aligned([
+        header,
+        *(
+            (
+                row["stage"] + (" !" if row["slower"] else ""), f"{row['before_ms']:.2f}",
+                f"{row['now_ms']:.2f}", f"{row['ratio']:.2f}",
+                *(f"{spread:.2f}" for spread in row["spread_ms"]),
+            )
+            for row in compared["stages"]
+        ),
+    ])  # fmt: skip
+    where = " and ".join(compared["elsewhere"])
+    notes = {
+        "only before: ": ", ".join(compared["only_before"]),
+        "only now: ": ", ".join(compared["only_now"]),
+        "another in that profile: ": where,
+    }
+    return [*lines, *(what + names for what, names in notes.items() if names)]
 
 
 def _pairs(old: Document, new: Document) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

@@ -89,6 +89,7 @@ def _row(stage: Stage, tiles: int, ceilings: Ceilings, whole_ms: float) -> Docum
 def _whole(whole: Whole) -> Document:
     return {
         "ms": 1e3 * whole.plain.median,
+        "fastest_ms": 1e3 * whole.plain.fastest,
         "spread_ms": 1e3 * whole.plain.spread,
         "traced_ms": 1e3 * whole.traced.median,
         "stages_ms": 1e3 * whole.named.median,

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from argus_cli.errors import UsageError
-from argus_cli.smolvlm import decoder, vision
+from argus_cli.smolvlm import decoder, stem, vision
 from argus_cli.smolvlm.cache import KVCache
 from argus_cli.smolvlm.model import SmolVLM
 
@@ -30,34 +30,62 @@ def specialise(model: SmolVLM, *, int8: bool = False) -> SmolVLM:
     ``int8`` holds the decoder's weights in 8 bits: a token then costs half the memory traffic or
     less, and is no longer the same to the last digit. Raises UsageError where that can't be had.
     """
-    if model.device.type != "cpu" or not _has_packed_linear(model.dtype):
+    if model.device.type != "cpu" or not has_onednn(model.dtype):
         if int8:
             raise UsageError("--quantize int8: only for a CPU whose torch has oneDNN")
         return model
     linear = Int8Linear if int8 else decoder_linear
     fast: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+        stem.SameConv: SameConv,
         vision.VisionAttention: VisionAttention,
         vision.VisionMLP: VisionMLP,
         decoder.Attention: partial(Attention, linear=linear),
         decoder.MLP: partial(MLP, linear=linear),
     }
-    for parent in list(model.modules()):
-        for name, plain in parent.named_children():
-            if make := fast.get(type(plain)):
-                setattr(parent, name, make(plain))
+    places = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) in fast
+    ]
+    for parent, name in places:  # one by one, so that no more than one is there twice
+        plain = getattr(parent, name)
+        setattr(parent, name, fast[type(plain)](plain))
     if int8:
         model.lm_head = Int8Linear(model.lm_head.weight)  # type: ignore[assignment]
     return model
 
 
-def _has_packed_linear(dtype: torch.dtype) -> bool:
-    """Whether this build of torch can pack and multiply in ``dtype``; a fast path, not a need."""
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Whether this build of torch has the fused operators in ``dtype``; a fast path, not a need."""
+    x = torch.zeros(1, 16, 8, 8, dtype=dtype)
+    how: tuple[Any, ...] = ([0, 0], [1, 1], [1, 1], 1, "none", [], "")
     try:
-        weight = PackedLinear(torch.zeros(16, 16, dtype=dtype), None, "gelu")
-        weight(torch.zeros(1, 16, dtype=dtype))
+        PackedLinear(torch.zeros(16, 16, dtype=dtype), None, "gelu")(x[..., 0, 0])
+        torch.ops.mkldnn._convolution_pointwise(x, x[:, :, :1, :1].contiguous(), None, *how)
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     return True
+
+
+class SameConv(nn.Module):
+    """stem.SameConv with ReLU6 inside the convolution, and its padding too where it is even."""
+
+    def __init__(self, plain: stem.SameConv):
+        super().__init__()
+        self.weight, self.bias = plain.weight.detach(), plain.bias
+        before, after, *_ = self.same = plain.same
+        self.outside = before != after
+        padding = [0, 0] if self.outside else [before, before]
+        activation = ("hardtanh", [0.0, 6.0], "") if plain.relu6 else ("none", [], "")
+        self.how = (padding, list(plain.stride), [1, 1], plain.groups, *activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, h, w] -> [N, C', h', w']."""
+        x = F.pad(x, self.same) if self.outside else x
+        return torch.ops.mkldnn._convolution_pointwise(  # type: ignore[no-any-return]
+            x, self.weight, self.bias, *self.how
+        )
 
 
 class PackedLinear(nn.Module):
@@ -91,25 +119,26 @@ class Linear(nn.Module):
 class Int8Linear(nn.Module):
     """The plain product on weights of 8 bits, each row with a scale of its own.
 
-    Symmetric round to nearest, as in Dettmers et al. 2022 for rows without outliers. A few rows of
-    input are multiplied as they are; many pay for the weight's way back to ``x``'s dtype.
+    Symmetric, rounded to nearest. A few rows of input, as when tokens are written, are multiplied
+    with what is held, in bfloat16; many, as in a prompt, pay for the weight's way back to ``x``'s
+    dtype.
     """
 
-    few = 4
+    few = 32
 
     def __init__(self, weight: Tensor):
         super().__init__()
-        self.scale = weight.float().abs().amax(1).clamp_(min=1e-12) / 127
-        self.weight = (weight.float() / self.scale[:, None]).round_().to(torch.int8)
+        self.scale = weight.float().abs().amax(1, keepdim=True).clamp_(min=1e-12) / 127
+        self.weight = (weight.float() / self.scale).round_().to(torch.int8)
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         rows = x.flatten(0, -2)
-        if len(rows) > self.few:
-            return (F.linear(x, self.weight.to(x.dtype)) * self.scale).to(x.dtype)
-        scale = torch.ones_like(self.scale, dtype=torch.bfloat16)
-        y = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, scale)
-        return (y * self.scale).to(x.dtype).view(*x.shape[:-1], -1)
+        if len(rows) > self.few or rows.shape[1] % 16:  # the kernel reads 16 numbers at a time
+            return F.linear(x, (self.weight * self.scale).to(x.dtype))
+        y = torch._weight_int8pack_mm(rows.bfloat16().contiguous(), self.weight, self.ones)
+        return (y * self.scale[:, 0]).to(x.dtype).view(*x.shape[:-1], -1)
 
 
 def stacked(*layers: nn.Linear) -> Tensor:

@@ -15,16 +15,20 @@ from argus_cli.smolvlm.config import StemBlock, StemConfig
 
 
 class SameConv(nn.Conv2d):
-    """A convolution with TensorFlow's SAME padding for even sizes: the odd pixel goes last."""
+    """A convolution, then ReLU6 if asked; with TensorFlow's SAME padding for even sizes, of which
+    the odd pixel goes last."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *,
+        relu6: bool = True,
+    ):  # fmt: skip
         super().__init__(inputs, outputs, kernel, stride, groups=groups)
         before, after = (kernel - stride) // 2, (kernel - stride + 1) // 2
-        self.same = (before, after, before, after)
+        self.same, self.relu6 = (before, after, before, after), relu6
 
     def forward(self, x: Tensor) -> Tensor:
-        padded = F.pad(x, self.same) if any(self.same) else x
-        return super().forward(padded)
+        x = super().forward(F.pad(x, self.same) if any(self.same) else x)
+        return F.relu6(x) if self.relu6 else x
 
 
 class InvertedResidual(nn.Module):
@@ -35,12 +39,12 @@ class InvertedResidual(nn.Module):
         width = inputs * block.expand_ratio
         self.expand = SameConv(inputs, width, 1) if block.expand_ratio != 1 else None
         self.depthwise = SameConv(width, width, block.kernel_size, stride, groups=width)
-        self.project = SameConv(width, block.out_channels, 1)
+        self.project = SameConv(width, block.out_channels, 1, relu6=False)
         self.residual = stride == 1 and inputs == block.out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x if self.expand is None else F.relu6(self.expand(x))
-        h: Tensor = self.project(F.relu6(self.depthwise(wide)))
+        wide = x if self.expand is None else self.expand(x)
+        h: Tensor = self.project(self.depthwise(wide))
         return x + h if self.residual else h
 
 
@@ -65,12 +69,12 @@ class ConvStem(nn.Module):
 
     def trunk(self, pixels: Tensor) -> Tensor:
         """[N, 3, T, T] -> [N, C, G, G]: all that training keeps frozen, and computes once."""
-        x = F.relu6(self.first(pixels.contiguous(memory_format=torch.channels_last)))
+        x: Tensor = self.first(pixels.contiguous(memory_format=torch.channels_last))
         for block in self.blocks:
             x = block(x)
         return x
 
     def embed(self, maps: Tensor) -> Tensor:
         """[N, C, G, G] -> [N, P, D], row by row."""
-        x = F.relu6(self.last(maps)).flatten(2).transpose(1, 2)  # [N, P, last]
+        x = self.last(maps).flatten(2).transpose(1, 2)  # [N, P, last]
         return self.projection(x)  # type: ignore[no-any-return]

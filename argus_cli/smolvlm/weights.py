@@ -46,6 +46,7 @@ def load_model(
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["text_model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
+    del state  # or each weight would be there twice, until all are in their fast form
     model.eval().requires_grad_(False)
     return specialise(model, int8=int8) if fast else model
 

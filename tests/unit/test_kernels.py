@@ -109,11 +109,38 @@ def test_int8_rows_are_rounded_to_a_127th_of_their_largest_weight() -> None:
     assert ((weights.T - weight).abs() <= largest[:, None] / 127 * 0.5001).all()
 
 
-def test_int8_gives_few_rows_what_it_gives_many() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 32])
+def test_int8_gives_few_rows_what_it_gives_many(rows: int) -> None:
     torch.manual_seed(0)
-    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(8, 64)
+    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(64, 64)
     # Few rows pass through bfloat16 on their way in and out, 2^-9 each; sums of 64 terms.
-    assert largest_difference(torch.cat([linear(x[:4]), linear(x[4:])]), linear(x)) < 2**-7
+    assert largest_difference(linear(x[:rows]), linear(x)[:rows]) < 2**-7
+
+
+def test_int8_row_in_a_batch_is_the_row_alone() -> None:
+    torch.manual_seed(0)
+    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(8, 1, 64)
+    assert torch.equal(linear(x), torch.cat([linear(row[None]) for row in x]))
+
+
+@pytest.mark.parametrize("size", [40, 72])
+def test_int8_takes_rows_of_any_length(size: int) -> None:
+    linear = kernels.Int8Linear(torch.ones(48, size))
+    assert torch.allclose(linear(torch.ones(1, size)), torch.tensor(float(size)))
+
+
+def test_int8_does_not_overflow_float16() -> None:
+    linear = kernels.Int8Linear(torch.full((48, 64), 1e-3))
+    assert linear(torch.full((40, 64), 1000.0, dtype=torch.float16)).isfinite().all()
+
+
+def test_loading_draws_no_random_numbers() -> None:
+    plain = pair(torch.float32)[0]
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    kernels.specialise(plain)
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_int8_head_and_decoder_but_not_the_tower() -> None:

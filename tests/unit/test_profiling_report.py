@@ -12,7 +12,7 @@ from PIL import Image
 from argus_cli.errors import UsageError
 from argus_cli.media.images import ImageSource
 from argus_cli.profiling.ceilings import Ceilings
-from argus_cli.profiling.compare import compare, read_profile
+from argus_cli.profiling.compare import compare, comparison_table, read_profile
 from argus_cli.profiling.picture import choose_picture
 from argus_cli.profiling.pipeline import Profile, profile
 from argus_cli.profiling.plot import check_plot, plot
@@ -126,33 +126,48 @@ def slower(doc: Document, factor: float, stage: str = "qkv") -> Document:
     for row in (*new["stages"], *new["wholes"].values()):
         row["spread_ms"] = 0.0
         row["ms"] *= factor if row.get("stage") == stage else 1
+        row["fastest_ms"] = row["ms"]
     return new
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1.3, ["qkv"]), (1.1, []), (0.5, [])])
 def test_slower_stages_are_found(doc: Document, factor: float, found: list[str]) -> None:
-    lines, names = compare(slower(doc, 1), slower(doc, factor), fail_over=20)
-    assert names == found
-    assert any(line.startswith("qkv ") and f" {factor:.2f} " in line for line in lines)
+    compared = compare(slower(doc, 1), slower(doc, factor), fail_over=20)
+    assert compared["slower"] == found
+    (row,) = (row for row in compared["stages"] if row["stage"] == "qkv")
+    assert row["ratio"] == pytest.approx(factor)
+    lines = comparison_table(compared)
+    assert any(line.startswith("qkv") and f" {factor:.2f} " in line for line in lines)
 
 
-@pytest.mark.parametrize("noisy", [0, 1])
-def test_the_spread_is_allowed_on_top(doc: Document, noisy: int) -> None:
-    pair = [slower(doc, 1), slower(doc, 1.5)]
-    (row,) = (row for row in pair[noisy]["stages"] if row["stage"] == "qkv")
-    row["spread_ms"] = row["ms"]
-    assert compare(*pair, fail_over=20)[1] == []
+def test_what_is_no_slower_than_the_median_before_is_noise(doc: Document) -> None:
+    old, new = slower(doc, 1), slower(doc, 1.5)
+    (row,) = (row for row in old["stages"] if row["stage"] == "qkv")
+    row["ms"] *= 1.6
+    assert compare(old, new, fail_over=20)["slower"] == []
+
+
+def test_a_stage_too_short_to_tell_fails_nothing(doc: Document) -> None:
+    old, new = slower(doc, 1), slower(doc, 1)
+    for part, ms in ((old, 1e-6), (new, 9e-6)):
+        row = part["stages"][0]
+        row["ms"] = row["fastest_ms"] = ms
+    assert compare(old, new, fail_over=20)["slower"] == []
 
 
 def test_without_a_limit_nothing_fails(doc: Document) -> None:
-    assert compare(slower(doc, 1), slower(doc, 9), fail_over=None)[1] == []
+    assert compare(slower(doc, 1), slower(doc, 9), fail_over=None)["slower"] == []
 
 
 def test_stages_that_only_one_has_are_named(doc: Document) -> None:
     old = slower(doc, 1)
     old["stages"] = [row for row in old["stages"] if row["stage"] != "fc1"]
-    lines, _ = compare(old, slower(doc, 1), fail_over=1)
-    assert "only now: fc1" in lines
+    assert "only now: fc1" in comparison_table(compare(old, slower(doc, 1), fail_over=1))
+
+
+def test_another_machine_is_named(doc: Document) -> None:
+    found = compare(doc | {"machine": {"processor": "other"}}, doc, None)
+    assert "another in that profile: machine" in comparison_table(found)
 
 
 @pytest.mark.parametrize("key", ["model", "dtype", "device", "threads", "tiles", "prompt_tokens"])

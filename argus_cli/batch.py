@@ -24,7 +24,7 @@ from argus_cli.media.sources import Source
 from argus_cli.schema import Caption, Failure
 from argus_cli.smolvlm.tiling import plan_tiles
 
-BATCH_TILES = 8  # what a batch is made of by itself: a second or two of work, never minutes
+BATCH_SIZE = 8
 AHEAD_BYTES = 512 * 2**20  # of tiles that wait for the model
 READER = "argus-reader"  # what its threads are called
 PATIENCE_S = 2.0  # for readers to finish the picture in hand when nobody wants it any more
@@ -45,8 +45,7 @@ def caption_each(
 ) -> Iterator[Result]:
     """One result per source, in their order; a bad input costs its own.
 
-    Up to ``batch_size`` captions are written together (by itself: eight of a single tile, one of a
-    picture that may take eight tiles or more, so that little is lost with a run), while ``workers``
+    Up to ``batch_size`` captions are written together, while ``workers``
     threads (as many as there are CPUs, 8 at most) open and cut the pictures to come. A batch that
     memory doesn't hold is halved. With ``on_text``, which sees a caption grow, or a batch size of 1
     pictures are opened and captioned one after the other. Closing the generator ends the threads.
@@ -54,7 +53,7 @@ def caption_each(
     A record's seconds are those of its own decode, preprocess and prefill, however much of that
     happened at the same time, and its share of what was done for the batch.
     """
-    size = batch_size or max(1, BATCH_TILES // _most_tiles(captioner, request))
+    size = batch_size or _batch_size(captioner, request)
     if on_text:
         return _one_by_one(captioner, sources, request, on_text)
     readers = min(8, available_threads()) if workers is None else workers
@@ -98,6 +97,12 @@ def _in_batches(
                 yield from model.results(batch)
                 batch.clear()
         yield from model.results(batch)
+
+
+def _batch_size(captioner: Captioner, request: Request) -> int:
+    """Eight; on a CPU fewer of many tiles, so that a killed run loses a second's work."""
+    slow = captioner.model.device.type == "cpu"
+    return max(1, BATCH_SIZE // _most_tiles(captioner, request)) if slow else BATCH_SIZE
 
 
 def _most_tiles(captioner: Captioner, request: Request) -> int:

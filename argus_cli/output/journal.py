@@ -207,6 +207,12 @@ class Journal:
             os.ftruncate(self._fd, self._size)
             raise
 
+    @property
+    def _partial(self) -> Path:
+        """What takes the file's place; names that are long and alike don't share it."""
+        name = self._path.name
+        return self._path.with_name(f".{name[:40]}.{crc32(os.fsencode(name)):08x}.new")
+
     def _kept(self) -> Iterable[bytes]:
         """The file without its stale records."""
         with self._path.open("rb") as file:
@@ -217,8 +223,7 @@ class Journal:
 
     def _replace(self, blocks: Iterable[bytes]) -> None:
         """Put another file in this one's place, locked before it can be seen."""
-        name = self._path.name  # names that are long and alike must not share it
-        partial = self._path.with_name(f".{name[:40]}.{crc32(os.fsencode(name)):08x}.new")
+        partial = self._partial
         partial.unlink(missing_ok=True)  # of a run that was killed just here
         fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:

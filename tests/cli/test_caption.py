@@ -65,8 +65,9 @@ def test_record_says_what_was_done(caption, photo: Path, tiny_folder: Path) -> N
         "schema": 1, "path": str(photo), "width": 90, "height": 60, "tiles": 13, "grid": [3, 4],
         "image_tokens": 52, "prompt_tokens": record["prompt_tokens"], "new_tokens": 6,
         "finish_reason": "length", "model": tiny_folder.name, "revision": "local",
-        "dtype": "float32", "device": "cpu", "prompt": "Describe this image in one sentence.",
-        "seed": None,
+        "dtype": "float32", "device": "cpu", "style": "caption",
+        "prompt": "Describe this image in one sentence.", "seed": None,
+        "bytes": photo.stat().st_size, "mtime_ns": photo.stat().st_mtime_ns,
     }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def test_bad_inputs_cost_their_own_record(caption, photo: Path, tmp_path: Path) 
         "ImageError", None, "ImageError", "ImageError",
     ]  # fmt: skip
     errors = done.stderr.decode().splitlines()
-    assert len(errors) == 4 and errors[-1] == "argus: 3 of 4 inputs failed"
+    assert len(errors) == 4 and errors[-1] == "argus: 3 of 4 failed"
     for line, name in zip(errors, ("page.jpg", "cut.jpg", "empty.png"), strict=False):
         assert name in line and "Traceback" not in line
 
@@ -162,21 +163,43 @@ def test_several_texts_carry_their_path(caption, photo: Path, tmp_path: Path) ->
     assert [line.split("\t")[0] for line in lines] == [str(photo), str(second)]
 
 
-def test_output_file_is_appended(caption, photo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
+@pytest.mark.parametrize(("name", "lines"), [("out.jsonl", 1), ("out.csv", 2), ("out.txt", 2)])
+def test_output_by_its_ending(caption, photo: Path, tmp_path: Path, name: str, lines: int) -> None:
+    """Twice: jsonl and csv (with its header) know what is done, text is added at the end."""
+    out = tmp_path / name
     for _ in range(2):
-        done = caption(photo, "-f", "jsonl", "-o", out)
+        done = caption(photo, "-o", out)
         assert (done.returncode, done.stdout) == (0, b"")
-    assert len([json.loads(line) for line in out.read_text().splitlines()]) == 2
+    assert len(out.read_text().splitlines()) == lines
+
+
+def test_output_that_cannot_be(caption, photo: Path, tmp_path: Path) -> None:
+    before = photo.read_bytes()
+    done = caption(photo, "-o", photo, "-f", "json")
+    assert done.returncode == 2 and b"pictures are never written" in done.stderr
+    assert photo.read_bytes() == before
     done = caption(photo, "-o", tmp_path / "missing" / "out.txt")
     assert done.returncode == 2 and b"--output" in done.stderr
 
 
 def test_json_output_is_one_document_however_often(caption, photo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
+    out, second = tmp_path / "out.json", tmp_path / "second.png"
+    draw(20, 20).save(second)
     for _ in range(2):
-        caption(photo, photo, "-f", "json", "-o", out)
+        caption(photo, second, "-f", "json", "-o", out)
         assert len(json.loads(out.read_text())) == 2
+
+
+@pytest.mark.parametrize("format", ["json", "text", "jsonl"])
+def test_a_run_that_never_starts_leaves_the_old_output(
+    photo: Path, tmp_path: Path, format: str
+) -> None:
+    out = tmp_path / "out"
+    out.write_text('{"schema": 1, "path": "a", "caption": "A dog."}\n')
+    words = ("-f", format, "-o", out, "--overwrite", "-m", "./no-such-model")
+    done = argus("caption", photo.parent, *words)
+    assert done.returncode == 3
+    assert json.loads(out.read_text())["path"] == "a"
 
 
 def test_a_name_cannot_steer_the_terminal(caption, tmp_path: Path) -> None:

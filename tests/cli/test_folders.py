@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from argus_cli.cli.app import app
 from argus_cli.errors import ArgusError
+from argus_cli.output.sidecars import one_line
 
 Command = Callable[..., Result]
 
@@ -93,7 +94,7 @@ def test_what_has_changed_is_done_anew(caption, folder, tmp_path) -> None:
     assert "1 redone: the file has changed" in done.stderr
     assert len(out.read_text().splitlines()) == 13
     done = caption(folder, "-f", "csv", "-o", out, "--prompt", "Why?")
-    assert "12 redone: made by another model or prompt" in done.stderr
+    assert "12 redone: made by another model, style or prompt" in done.stderr
     assert len(out.read_text().splitlines()) == 13
 
 
@@ -171,7 +172,7 @@ def test_sidecars_with_trigger_words(caption, folder) -> None:
     (folder / "img0.txt").write_text("mine\n")
     (folder / "img1.txt").unlink()
     done = caption(*words)
-    assert "11 have a sidecar already" in done.stderr
+    assert "11 of 12 have a sidecar already" in done.stderr
     assert (folder / "img0.txt").read_text() == "mine\n"
     assert (folder / "img1.txt").read_text() == texts["img1"]
 
@@ -185,7 +186,7 @@ def test_a_sidecar_that_was_missing_is_made_though_the_record_is_there(
     (folder / "img4.txt").unlink()
     caption(*words)
     assert captions(tmp_path / "out.jsonl") == before
-    assert (folder / "img4.txt").read_text().strip() == before[str(folder / "img4.png")].strip()
+    assert (folder / "img4.txt").read_text() == one_line(before[str(folder / "img4.png")]) + "\n"
 
 
 def test_pictures_that_would_share_a_sidecar_are_refused_first(caption, folder) -> None:

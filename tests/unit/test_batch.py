@@ -161,7 +161,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, rows: int, error: Exception) -> list[
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: str(error)[:9])
 def test_out_of_memory_halves_the_batch_for_good(tiny, sources, monkeypatch, error) -> None:  # type: ignore[no-untyped-def]
-    expected = list(caption_each(tiny, sources, REQUEST))
+    expected = list(caption_each(tiny, sources, REQUEST, batch_size=8))
     tried = limit(monkeypatch, 2, error)
     assert all(map(alike, expected, caption_each(tiny, sources, REQUEST, batch_size=5)))
     assert tried == [5, 2, 2, 1, 2]
@@ -187,7 +187,7 @@ def test_a_defect_is_no_failure(tiny, sources, monkeypatch) -> None:  # type: ig
         with monkeypatch.context() as patch:
             patch.setattr(tiny, name, None)
             with pytest.raises(TypeError):
-                list(caption_each(tiny, sources, REQUEST))
+                list(caption_each(tiny, sources, REQUEST, batch_size=8))
 
 
 def test_reading_ahead_is_bounded(tiny, sources) -> None:  # type: ignore[no-untyped-def]
@@ -289,7 +289,7 @@ def test_a_generator_left_open_is_quiet_at_exit(tiny_folder: Path, sources: list
 
 def test_seconds_are_those_of_one_picture(tiny, sources) -> None:  # type: ignore[no-untyped-def]
     start = time.perf_counter()
-    results = list(caption_each(tiny, sources, REQUEST))
+    results = list(caption_each(tiny, sources, REQUEST, batch_size=8))
     wall = time.perf_counter() - start
     busy = [r.seconds.vision + r.seconds.prefill + r.seconds.generate for r in results]
     assert 0 < sum(busy) < wall
@@ -301,12 +301,12 @@ def test_a_gpu_sees_the_tiles_of_a_batch_at_once(tiny, sources, monkeypatch) -> 
     """The branch for it, run on the CPU."""
     from argus_cli.captioner import together
 
-    expected = list(caption_each(tiny, sources, REQUEST))
+    expected = list(caption_each(tiny, sources, REQUEST, batch_size=8))
     calls = []
     whole = tiny.model.encode_tiles
     monkeypatch.setattr(tiny.model, "encode_tiles", lambda t: calls.append(len(t)) or whole(t))
     monkeypatch.setattr(together, "_TOWER_ALONE", ())
-    assert all(map(alike, expected, caption_each(tiny, sources, REQUEST)))
+    assert all(map(alike, expected, caption_each(tiny, sources, REQUEST, batch_size=8)))
     assert calls == [sum(r.tiles for r in expected)]
 
 
@@ -314,4 +314,4 @@ def test_overflow_ends_the_run_and_says_what_to_do(tiny, sources, monkeypatch) -
     whole = tiny.model.next_logits
     monkeypatch.setattr(tiny.model, "next_logits", lambda *words: whole(*words) * float("nan"))
     with pytest.raises(argus_cli.ModelError, match=re.escape("use --dtype bfloat16 or float32")):
-        list(caption_each(tiny, sources, REQUEST))
+        list(caption_each(tiny, sources, REQUEST, batch_size=8))

@@ -17,7 +17,7 @@ from argus_cli.schema import Caption, Failure, Segment, Timings, VideoCaption, V
 DONE = Caption(
     path="a b.jpg", caption="A dog runs.", width=90, height=60, tiles=1, grid=(0, 0),
     image_tokens=64, prompt_tokens=80, new_tokens=4, finish_reason="stop", confidence=-0.25,
-    model="tiny", revision="local", dtype="float32", device="cpu", prompt="What is this?",
+    model="tiny", revision="local", dtype="float32", device="cpu", style="", prompt="What is this?",
     seed=None, seconds=Timings(0.1, 0.2, 0.3, 0.4, 0.5), bytes=123,
     mtime_ns=1_700_000_000_000_000_001,
 )  # fmt: skip
@@ -38,7 +38,9 @@ HOSTILE = [
 def test_any_path_and_prompt_reads_back_as_it_was(lines: JsonLines, text: str) -> None:
     row = lines.line(replace(DONE, path=text, prompt=text))
     written = row.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-    assert lines.read(written) == Entry(text, DONE.bytes, DONE.mtime_ns, ("tiny", "local", text))
+    assert lines.read(written) == Entry(
+        text, DONE.bytes, DONE.mtime_ns, ("tiny", "local", "", text)
+    )
 
 
 @pytest.mark.parametrize("lines", [JsonLines(), CsvRows()])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from argus_cli.errors import InputError, UsageError
+from argus_cli.errors import ArgusError, InputError, UsageError
 from argus_cli.media.sources import Source, resolve
 from argus_cli.output.sidecars import Mode, plan
 from argus_cli.schema import Caption, Timings
@@ -17,7 +17,8 @@ from argus_cli.schema import Caption, Timings
 CAPTION = Caption(
     path="x.jpg", caption="A dog runs.", width=8, height=8, tiles=1, grid=(0, 0), image_tokens=64,
     prompt_tokens=80, new_tokens=5, finish_reason="stop", confidence=-0.5, model="tiny",
-    revision="local", dtype="float32", device="cpu", prompt="Describe.", seed=None,
+    revision="local", dtype="float32", device="cpu", style="caption",
+    prompt="Describe.", seed=None,
     seconds=Timings(0, 0, 0, 0, 0),
 )  # fmt: skip
 
@@ -213,7 +214,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_work(
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(errno.ENOSPC, UsageError), (errno.ENAMETOOLONG, InputError)]
+    ("number", "kind"), [(errno.ENOSPC, ArgusError), (errno.ENAMETOOLONG, InputError)]
 )
 def test_a_full_disk_ends_the_run_and_a_bad_name_its_record(
     pictures: Make, monkeypatch: pytest.MonkeyPatch, number: int, kind: type

@@ -19,7 +19,8 @@ from argus_cli.schema import Caption, Timings
 CAPTION = Caption(
     path="photo.jpg", caption="A dog & a <cat> run.", width=8, height=8, tiles=1, grid=(0, 0),
     image_tokens=64, prompt_tokens=80, new_tokens=5, finish_reason="stop", confidence=-0.5,
-    model="tiny", revision="abc123", dtype="float32", device="cpu", prompt="Describe.", seed=None,
+    model="tiny", revision="abc123", dtype="float32", device="cpu", style="caption",
+    prompt="Describe.", seed=None,
     seconds=Timings(0, 0, 0, 0, 0),
 )  # fmt: skip
 RDF = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"'

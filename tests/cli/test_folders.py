@@ -2,13 +2,16 @@
 
 import json
 import os
+import pty
 import random
 import resource
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -198,6 +201,52 @@ def test_pictures_that_would_share_a_sidecar_are_refused_first(caption, folder) 
     assert (folder / "img0.jpg.txt").exists() and (folder / "img0.png.txt").exists()
 
 
+def test_a_sidecar_shared_with_another_shard_is_refused_too(caption, folder) -> None:
+    draw(40, 40).save(folder / "img0.jpg")
+    for number in (1, 2):
+        caption(folder, "--sidecar", "txt", "--shard", f"{number}/2", code=2)
+    assert not list(folder.rglob("*.txt"))
+
+
+def test_a_sidecar_that_fails_costs_no_record(caption, folder, tmp_path) -> None:
+    words = (folder, "--sidecar", "xmp", "-o", tmp_path / "out.jsonl")
+    caption(*words)
+    (folder / "img0.xmp").write_text("<no xml")
+    done = caption(*words, code=1)
+    assert "img0.xmp" in done.stderr and "1 redone: their sidecar is missing" in done.stderr
+    assert len(captions(tmp_path / "out.jsonl")) == 12
+    assert (folder / "img0.xmp").read_text() == "<no xml"
+
+
+def test_failures_are_not_tried_again_for_their_sidecar(caption, folder, tmp_path) -> None:
+    (folder / "bad.png").write_text("no picture")
+    words = (folder, "--sidecar", "txt", "-o", tmp_path / "out.jsonl")
+    caption(*words, code=1)
+    assert "1 failed before" in caption(*words).stderr
+
+
+def test_another_style_is_another_caption(caption, folder, tmp_path) -> None:
+    out = tmp_path / "out.jsonl"
+    caption(folder, "-o", out)
+    done = caption(folder, "-o", out, "--style", "alt")
+    assert "12 redone: made by another model, style or prompt" in done.stderr
+    assert {record["style"] for record in records(out)} == {"alt"}
+
+
+@pytest.mark.parametrize("prompt", ["Say {{x}}", '{"answer": "?"}', "Why? \udcff"])
+def test_a_prompt_with_braces_is_the_same_the_next_time(caption, folder, tmp_path, prompt) -> None:
+    words = (folder, "-o", tmp_path / "out.jsonl", "--prompt", prompt, "--limit", 2)
+    caption(*words)
+    assert "2 of 12 are done already" in caption(*words).stderr
+
+
+def test_pictures_from_stdin_do_not_replace_each_other(caption, folder, tmp_path) -> None:
+    for number in range(2):
+        data = (folder / f"img{number}.png").read_bytes()
+        caption("-", "-o", tmp_path / "out.jsonl", input=data)
+    assert [record["width"] for record in records(tmp_path / "out.jsonl")] == [40, 45]
+
+
 def test_kohya_lines(caption, folder, tmp_path) -> None:
     out = tmp_path / "meta.jsonl"
     caption(folder, "-f", "jsonl", "-o", out, "--jsonl-schema", "kohya")
@@ -225,6 +274,22 @@ def test_ten_kills_lose_nothing_and_repeat_nothing(caption, folder, tmp_path, ti
 
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_bar_on_a_terminal(folder, tmp_path, tiny_folder) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    command = [sys.executable, "-m", "argus_cli", "caption", str(folder), *options(tiny_folder)]
+    subprocess.run(
+        [*command, "-o", tmp_path / "out.jsonl"], stderr=theirs, stdout=theirs, check=True
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the end, on Linux
+        while block := os.read(ours, 4096):
+            shown += block
+    os.close(ours)
+    assert b"12/12" in shown and b"pictures/s" in shown
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

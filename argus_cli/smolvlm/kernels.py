@@ -24,6 +24,9 @@ from argus_cli.smolvlm.cache import KVCache
 from argus_cli.smolvlm.model import SmolVLM
 
 
+_MLP_ROWS = 512  # patches; 256 to 512 measured best, in float32 and bfloat16
+
+
 def specialise(model: SmolVLM, *, int8: bool = False) -> SmolVLM:
     """Replace what has a faster form on the model's device; elsewhere leave it as it is.
 
@@ -174,8 +177,9 @@ class VisionMLP(nn.Module):
         self.fc2 = PackedLinear(plain.fc2.weight, plain.fc2.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, P, D] -> [N, P, D]."""
-        return self.fc2(self.fc1(x))  # type: ignore[no-any-return]
+        """[N, P, D] -> [N, P, D], some rows at a time, so that what lies between stays cached."""
+        rows = x.flatten(0, 1).split(_MLP_ROWS)
+        return torch.cat([self.fc2(self.fc1(some)) for some in rows]).view_as(x)
 
 
 def decoder_linear(weight: Tensor) -> nn.Module:

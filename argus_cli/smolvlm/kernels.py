@@ -178,7 +178,7 @@ class VisionMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, P, D] -> [N, P, D], some rows at a time, so that what lies between stays cached."""
-        rows = x.flatten(0, 1).split(_MLP_ROWS)
+        rows = torch.split(x.flatten(0, 1), _MLP_ROWS)
         return torch.cat([self.fc2(self.fc1(some)) for some in rows]).view_as(x)
 
 

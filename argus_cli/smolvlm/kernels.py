@@ -23,7 +23,6 @@ from argus_cli.smolvlm import decoder, stem, vision
 from argus_cli.smolvlm.cache import KVCache
 from argus_cli.smolvlm.model import SmolVLM
 
-
 _MLP_ROWS = 512  # patches; 256 to 512 measured best, in float32 and bfloat16
 
 

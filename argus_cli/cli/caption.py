@@ -9,7 +9,7 @@ import typer
 
 from argus_cli.cli import options as opt
 from argus_cli.cli.stderr import say
-from argus_cli.errors import UsageError
+from argus_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from argus_cli.media.sources import Source
@@ -151,7 +151,10 @@ def caption(
         bool,
         typer.Option("--append", rich_help_panel=opt.OUTPUT, help="To sidecars that are there."),
     ] = False,
-    prepend: Annotated[bool, typer.Option("--prepend", rich_help_panel=opt.OUTPUT)] = False,
+    prepend: Annotated[
+        bool,
+        typer.Option("--prepend", rich_help_panel=opt.OUTPUT, help="To sidecars that are there."),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -166,7 +169,7 @@ def caption(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", rich_help_panel=opt.RUN, help="Only list what would be read."),
+        typer.Option("--dry-run", rich_help_panel=opt.RUN, help="Only list the pictures."),
     ] = False,
     batch_size: Annotated[
         int | None,
@@ -194,7 +197,7 @@ def caption(
     if not inputs and not lists:
         raise UsageError("nothing to caption; name pictures or folders, or a list with --from")
     part = parse_shard(shard) if shard else None
-    kind = format or _format_of(output)
+    kind = format or opt.format_of(output, Format)
     # A missing path costs no model.
     sources = resolve(inputs or [], lists=lists or (), recursive=recursive)
     if jsonl_schema is not JsonlSchema.argus and kind is not Format.jsonl:
@@ -222,7 +225,10 @@ def caption(
         max_pixels=max_pixels or None,
         sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
     )
-    several, words = len(sources) > 1, (prefix, suffix)
+    # One file that was named is captioned without its name; what a folder or a glob holds is not.
+    names = [source.name for source in sources]
+    several = len(names) > 1 or names not in (inputs, ["<stdin>"])
+    words = (prefix, suffix)
     if part:
         sources = [source for source in sources if falls_to(part, source)]
     with open_outlets(
@@ -233,23 +239,18 @@ def caption(
         )
         if not quiet:
             warn_unread(captioner, prompt, system, style)
-        todo, told = outlets.pending(sources, captioner, request, retry_failed)
-        if told and not quiet:
-            say(told)
-        todo = todo[:limit]
+        pending = outlets.pending(sources, captioner, request, retry_failed)
+        if pending.told and not quiet:
+            say(pending.told)
+        todo = pending.todo[:limit]
         results = caption_each(captioner, todo, request, outlets.on_text, batch_size=batch_size)
         lines_are_seen = output is None and kind is not Format.json and sys.stdout.isatty()
         code = run(
             todo, results, outlets.take, outlets.way_on,
             fail_fast=fail_fast, bar=not quiet and not lines_are_seen, verbose=verbose,
         )  # fmt: skip
-    if code:
-        raise typer.Exit(code)
-
-
-def _format_of(output: Path | None) -> Format:
-    ending = output.suffix.lower().removeprefix(".") if output else ""
-    return Format(ending) if ending in set(Format) else Format.text
+    if code or pending.failed:
+        raise typer.Exit(code or ExitCode.SOME_FAILED)
 
 
 def _sidecars(

@@ -38,7 +38,7 @@ def list_models(
     for manifest, there in rows:
         typer.echo(
             f"{manifest.name:<14} {manifest.parameters / 1e6:6.0f} M  "
-            f"{manifest.memory_bytes / 1e9:4.1f} GB  {there.presence.value:<9} "
+            f"{manifest.memory_bytes / 1e9:5.2f} GB  {there.presence.value:<9} "
             f"{manifest.licence:<11} {manifest.summary}"
         )
 

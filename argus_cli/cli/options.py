@@ -2,7 +2,8 @@
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -27,6 +28,15 @@ class DType(StrEnum):
 
 class Quantize(StrEnum):
     int8 = "int8"
+
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+def format_of(output: Path | None, kinds: type[Kind]) -> Kind:
+    """The format that an output's ending names, else text."""
+    ending = output.suffix.lower().removeprefix(".") if output else ""
+    return next((kind for kind in kinds if kind == ending), kinds("text"))
 
 
 def finite(value: float | None) -> float | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from argus_cli.captioner import Captioner, Request
 from argus_cli.captioner.template import differs, literal
 from argus_cli.errors import InputError, UsageError
-from argus_cli.media.sources import PICTURES, Source
+from argus_cli.media.sources import Source, spare_media
 from argus_cli.output.files import open_output
-from argus_cli.output.journal import Journal, open_journal
+from argus_cli.output.journal import Journal, Pending, open_journal
 from argus_cli.output.lines import LINES
 from argus_cli.output.records import WRITERS, LineWriter, Writer
 from argus_cli.output.sidecars import Mode, Sidecars
@@ -43,7 +43,7 @@ class Outlets:
 
     def pending(
         self, sources: Sequence[Source], captioner: Captioner, request: Request, retry_failed: bool
-    ) -> tuple[list[Source], str]:
+    ) -> Pending[Source]:
         """What is still to be done, and what to tell the user of the rest."""
         bare = self._bare(sources)
         if isinstance(self.writer, Journal):
@@ -52,9 +52,10 @@ class Outlets:
             )  # fmt: skip
             return self.writer.pending(sources, made_by, retry_failed=retry_failed, lacking=bare)
         if self.sidecars is None or len(bare) == len(sources):
-            return list(sources), ""
+            return Pending(list(sources))
         kept = f"{len(sources) - len(bare)} of {len(sources)} have a sidecar already"
-        return [source for source in sources if source in bare], kept + ", --overwrite redoes them"
+        todo = [source for source in sources if source in bare]
+        return Pending(todo, kept + ", --overwrite redoes them")
 
     def take(self, source: Source, result: Caption | Failure) -> Caption | Failure:
         """Write a result; a sidecar that can't be written is the picture's failure.
@@ -88,6 +89,17 @@ def _asked(captioner: Captioner, request: Request) -> tuple[str, str | None]:
     return "", None if differs(question) else literal(question)
 
 
+def _check_ours(output: Path) -> None:
+    """Raise UsageError for a file that a document of records must not replace."""
+    if output.is_file() and output.stat().st_size:
+        with output.open("rb") as file:
+            if b'"schema": 1' not in file.read(200):
+                raise UsageError(
+                    f"--output {output}: is there already and holds no records of argus; name "
+                    "another file, or --overwrite replaces it"
+                )
+
+
 @contextmanager
 def open_outlets(
     format: str,
@@ -103,8 +115,9 @@ def open_outlets(
 
     Raises UsageError for an output that can't be written to, before anything is.
     """
-    if output and PICTURES.has(output.name):
-        raise UsageError(f"--output {output}: is a picture's name, and pictures are never written")
+    spare_media(output)
+    if format == "json" and output and not overwrite:
+        _check_ours(output)
     if format in ("jsonl", "csv"):
         lines = LINES["csv" if format == "csv" else schema](output)
         if output and (journal := open_journal(output, lines, overwrite=overwrite)):

@@ -49,9 +49,7 @@ def run(
     if failed and several:
         say(f"{failed} of {done} failed")
     if interrupt.asked and done < len(sources):
-        say(
-            f"stopped after {done} of {len(sources)}; with -o or --sidecar the same command goes on"
-        )
+        say(f"stopped after {done} of {len(sources)}" + (f"; {way_on}" if way_on else ""))
         return ExitCode.INTERRUPTED
     return ExitCode.SOME_FAILED if failed else ExitCode.OK
 

@@ -90,8 +90,12 @@ def video(
     seed: opt.Seed = None,
     stop: opt.Stop = None,
     format: Annotated[
-        FilmFormat, typer.Option("--format", "-f", rich_help_panel=opt.OUTPUT)
-    ] = FilmFormat.text,
+        FilmFormat | None,
+        typer.Option(
+            "--format", "-f", rich_help_panel=opt.OUTPUT,
+            help="Default: by the ending of --output, else text.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -117,12 +121,14 @@ def video(
 
     argus video holiday.mov --scenes -f html -o holiday.html
     """
-    from argus_cli.media.sources import FILMS, resolve
+    from argus_cli.media.sources import FILMS, resolve, spare_media
 
     sources = resolve(clips, kind=FILMS)
     if end is not None and end <= start:
         raise UsageError(f"--end {end:g} doesn't come after --start {start:g}")
-    _check_output(sources, format, output, frames_dir)
+    kind = format or opt.format_of(output, FilmFormat)
+    spare_media(output)
+    _check_output(sources, kind, output, frames_dir)
 
     from argus_cli.captioner import FilmRequest
     from argus_cli.cli.load import open_captioner, warn_unread
@@ -140,7 +146,7 @@ def video(
         sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
     )  # fmt: skip
     screening = Screening(
-        captioner, request, format=format, output=output, frames_dir=frames_dir,
+        captioner, request, format=kind, output=output, frames_dir=frames_dir,
         quiet=quiet, verbose=verbose,
     )  # fmt: skip
     if screening.show(sources, fail_fast=fail_fast):

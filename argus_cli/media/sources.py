@@ -99,6 +99,12 @@ def resolve(
     return list(found.values())
 
 
+def spare_media(output: Path | None) -> None:
+    """Raise UsageError for an output with a picture's or film's name: those are never written."""
+    if output and (PICTURES.has(output.name) or FILMS.has(output.name)):
+        raise UsageError(f"--output {output}: has the name of a picture or film; choose another")
+
+
 def parse_shard(text: str) -> Shard:
     """ "I/N" -> (I, N): the part I, from 1 on, of N. Raises UsageError."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)

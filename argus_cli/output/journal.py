@@ -10,8 +10,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 try:
@@ -39,6 +40,15 @@ class Input(Protocol):
 
 
 SourceT = TypeVar("SourceT", bound=Input)
+
+
+@dataclass(frozen=True)
+class Pending(Generic[SourceT]):
+    """What is still to be done, what to tell the user of the rest, and how much of it failed."""
+
+    todo: list[SourceT]
+    told: str = ""
+    failed: int = 0
 
 
 class _Known(NamedTuple):
@@ -90,7 +100,7 @@ class Journal:
         *,
         retry_failed: bool = False,
         lacking: Collection[SourceT] = (),
-    ) -> tuple[list[SourceT], str]:
+    ) -> "Pending[SourceT]":
         """The sources that are still to be done, and what to tell the user of the others.
 
         ``made_by`` says where records must come from to be kept, as lines.MADE_BY; None, for a
@@ -104,7 +114,9 @@ class Journal:
         ]
         redo = {"new", "changed", "remade", "lacking"} | ({"failed"} if retry_failed else set())
         todo = [source for source, state in zip(sources, states, strict=True) if state in redo]
-        return todo, _told(Counter(states), len(sources), retry_failed, self._lines.by_path)
+        counts = Counter(states)
+        told = _told(counts, len(sources), retry_failed, self._lines.by_path)
+        return Pending(todo, told, 0 if retry_failed else counts["failed"])
 
     def piece(self, text: str) -> None:
         """Nothing: only whole records are written."""
@@ -277,9 +289,9 @@ def _told(states: Counter[str], total: int, retry_failed: bool, by_path: bool) -
     """One line for stderr; empty if the output says nothing of these inputs."""
     failed = "are tried again" if retry_failed else "--retry-failed tries them again"
     reasons = {
-        "changed": "{} redone: the file has changed",
-        "remade": "{} redone: made by another model, style or prompt",
-        "lacking": "{} redone: their sidecar is missing",
+        "changed": "{} to redo: the file has changed",
+        "remade": "{} to redo: made by another model, style or prompt",
+        "lacking": "{} to redo: their sidecar is missing",
         "failed": f"{{}} failed before{' and' if retry_failed else ','} {failed}",
     }
     told = [reason.format(states[state]) for state, reason in reasons.items() if states[state]]

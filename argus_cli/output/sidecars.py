@@ -71,9 +71,9 @@ def plan(
     (stdin) gets no sidecar. Raises UsageError for two pictures with one sidecar, for a sidecar
     that is a picture, and for a folder that can't be written.
     """
-    extension = extension.removeprefix(".")
+    given, extension = extension, extension.removeprefix(".")
     if not extension or re.search(r"[/\\\0]", extension):
-        raise UsageError(f"--sidecar {extension!r}: not an extension such as txt")
+        raise UsageError(f"--sidecar {given!r}: not an extension such as txt")
     xmp = extension.lower() == "xmp"
     paths = {}
     for picture in pictures:

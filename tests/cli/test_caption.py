@@ -176,7 +176,7 @@ def test_output_by_its_ending(caption, photo: Path, tmp_path: Path, name: str, l
 def test_output_that_cannot_be(caption, photo: Path, tmp_path: Path) -> None:
     before = photo.read_bytes()
     done = caption(photo, "-o", photo, "-f", "json")
-    assert done.returncode == 2 and b"pictures are never written" in done.stderr
+    assert done.returncode == 2 and b"has the name of a picture or film" in done.stderr
     assert photo.read_bytes() == before
     done = caption(photo, "-o", tmp_path / "missing" / "out.txt")
     assert done.returncode == 2 and b"--output" in done.stderr
@@ -255,3 +255,28 @@ def test_file_name_that_is_no_utf8(caption, photo: Path, tmp_path: Path) -> None
 def test_version_and_module_run() -> None:
     done = argus("--version")
     assert done.returncode == 0 and done.stdout.startswith(b"argus 0.")
+
+
+@pytest.mark.parametrize("command", ["caption", "video"])
+@pytest.mark.parametrize("name", ["photo.jpg", "holiday.mp4"])
+def test_no_picture_or_film_is_ever_written_to(command: str, name: str, photo: Path) -> None:
+    out = photo.parent / name
+    out.write_bytes(photo.read_bytes())
+    done = argus(command, photo, "-m", "./no-such-model", "-o", out)
+    assert done.returncode == 2 and b"has the name of a picture or film" in done.stderr
+    assert out.read_bytes() == photo.read_bytes()
+
+
+def test_json_replaces_its_own_documents_only(caption, photo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "notes.json"
+    out.write_text('{"shopping": "list"}')
+    done = caption(photo, "-o", out)
+    assert done.returncode == 2 and b"holds no records of argus" in done.stderr
+    assert out.read_text() == '{"shopping": "list"}'
+    assert caption(photo, "-o", out, "--overwrite").returncode == 0
+    assert caption(photo, "-o", out).returncode == 0 and "schema" in out.read_text()
+
+
+def test_one_picture_of_a_folder_keeps_its_name(caption, photo: Path) -> None:
+    assert caption(photo.parent).stdout.startswith(f"{photo}\t".encode())
+    assert caption(f"{photo.parent}/*.jpg").stdout.startswith(f"{photo}\t".encode())

@@ -94,10 +94,10 @@ def test_what_has_changed_is_done_anew(caption, folder, tmp_path) -> None:
     caption(folder, "-f", "csv", "-o", out)
     draw(64, 64, seed=99).save(folder / "img3.png")
     done = caption(folder, "-f", "csv", "-o", out)
-    assert "1 redone: the file has changed" in done.stderr
+    assert "1 to redo: the file has changed" in done.stderr
     assert len(out.read_text().splitlines()) == 13
     done = caption(folder, "-f", "csv", "-o", out, "--prompt", "Why?")
-    assert "12 redone: made by another model, style or prompt" in done.stderr
+    assert "12 to redo: made by another model, style or prompt" in done.stderr
     assert len(out.read_text().splitlines()) == 13
 
 
@@ -113,7 +113,7 @@ def test_failures_are_tried_again_on_demand(caption, folder, tmp_path) -> None:
     bad.write_text("no picture")
     done = caption(folder, "-f", "jsonl", "-o", out, code=1)
     assert f"{bad}: " in done.stderr and "1 of 13 failed" in done.stderr
-    again = caption(folder, "-f", "jsonl", "-o", out)
+    again = caption(folder, "-f", "jsonl", "-o", out, code=1)
     assert "1 failed before, --retry-failed tries them again" in again.stderr
     caption(folder, "-f", "jsonl", "-o", out, "--retry-failed", code=1)
     assert len(records(out)) == 13
@@ -213,7 +213,7 @@ def test_a_sidecar_that_fails_costs_no_record(caption, folder, tmp_path) -> None
     caption(*words)
     (folder / "img0.xmp").write_text("<no xml")
     done = caption(*words, code=1)
-    assert "img0.xmp" in done.stderr and "1 redone: their sidecar is missing" in done.stderr
+    assert "img0.xmp" in done.stderr and "1 to redo: their sidecar is missing" in done.stderr
     assert len(captions(tmp_path / "out.jsonl")) == 12
     assert (folder / "img0.xmp").read_text() == "<no xml"
 
@@ -222,14 +222,14 @@ def test_failures_are_not_tried_again_for_their_sidecar(caption, folder, tmp_pat
     (folder / "bad.png").write_text("no picture")
     words = (folder, "--sidecar", "txt", "-o", tmp_path / "out.jsonl")
     caption(*words, code=1)
-    assert "1 failed before" in caption(*words).stderr
+    assert "1 failed before" in caption(*words, code=1).stderr
 
 
 def test_another_style_is_another_caption(caption, folder, tmp_path) -> None:
     out = tmp_path / "out.jsonl"
     caption(folder, "-o", out)
     done = caption(folder, "-o", out, "--style", "alt")
-    assert "12 redone: made by another model, style or prompt" in done.stderr
+    assert "12 to redo: made by another model, style or prompt" in done.stderr
     assert {record["style"] for record in records(out)} == {"alt"}
 
 

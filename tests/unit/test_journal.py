@@ -51,9 +51,9 @@ def todo(
     path: Path, *sources: Source, schema: str = "argus", retry_failed: bool = False
 ) -> tuple[list[str], str]:
     journal = opened(path, schema)
-    pending, told = journal.pending(sources, MAKER, retry_failed=retry_failed)
+    pending = journal.pending(sources, MAKER, retry_failed=retry_failed)
     journal.close()
-    return [each.name for each in pending], told
+    return [each.name for each in pending.todo], pending.told
 
 
 def captions(path: Path, schema: str = "argus") -> dict[str, int]:
@@ -88,13 +88,13 @@ def test_what_is_done_is_not_done_again(out: Path, schema: str) -> None:
 @pytest.mark.parametrize(
     ("record", "told"),
     [
-        (caption("a", bytes=9), "1 redone: the file has changed"),
-        (caption("a", mtime_ns=9), "1 redone: the file has changed"),
-        (caption("a", bytes=None, mtime_ns=None), "1 redone: the file has changed"),
-        (caption("a", model="big"), "1 redone: made by another model, style or prompt"),
-        (caption("a", revision="old"), "1 redone: made by another model, style or prompt"),
-        (caption("a", prompt="Why?"), "1 redone: made by another model, style or prompt"),
-        (replace(failure("a"), bytes=9), "1 redone: the file has changed"),
+        (caption("a", bytes=9), "1 to redo: the file has changed"),
+        (caption("a", mtime_ns=9), "1 to redo: the file has changed"),
+        (caption("a", bytes=None, mtime_ns=None), "1 to redo: the file has changed"),
+        (caption("a", model="big"), "1 to redo: made by another model, style or prompt"),
+        (caption("a", revision="old"), "1 to redo: made by another model, style or prompt"),
+        (caption("a", prompt="Why?"), "1 to redo: made by another model, style or prompt"),
+        (replace(failure("a"), bytes=9), "1 to redo: the file has changed"),
     ],
 )
 def test_what_no_longer_holds_is_redone_and_told(
@@ -161,7 +161,7 @@ def test_cut_anywhere_the_rest_is_done_again(out: Path, schema: str) -> None:
     for size in range(1, len(whole)):
         out.write_bytes(whole[:size])
         journal = opened(out, schema)
-        pending, _ = journal.pending(sources, MAKER)
+        pending = journal.pending(sources, MAKER).todo
         if size >= first:
             assert results[0].path not in [each.name for each in pending], size
         for result in results:
@@ -234,7 +234,7 @@ def test_a_file_that_is_not_ours_is_left_alone(out: Path, schema: str, content: 
 def test_overwrite_forgets_what_was_done(out: Path) -> None:
     write(out, caption("a"), caption("b"))
     journal = opened(out, overwrite=True)
-    assert len(journal.pending([source("a"), source("b")], MAKER)[0]) == 2
+    assert len(journal.pending([source("a"), source("b")], MAKER).todo) == 2
     journal.write(caption("b", "new"))
     journal.write(failure("a"))
     journal.close()

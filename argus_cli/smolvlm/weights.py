@@ -86,7 +86,9 @@ def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple
                 raise ModelDamaged(
                     f"{path}: {key} has shape {shape}, config.json asks for {list(wanted[name])}"
                 )
-        for name, (_, file, key) in found.items():
+    for name, (path, _, key) in found.items():
+        # A mapping of its own, so that what has been converted or packed leaves no pages behind.
+        with safe_open(path, framework="pt") as file:
             yield name, file.get_tensor(key)
 
 

@@ -19,6 +19,7 @@ from argus_cli.smolvlm.config import ModelConfig, read_json
 from argus_cli.smolvlm.kernels import specialise
 from argus_cli.smolvlm.model import SmolVLM
 
+_LARGE = 1 << 18  # elements
 _PREFIX = "model."  # the checkpoint keeps everything but lm_head below it
 
 
@@ -86,10 +87,13 @@ def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple
                 raise ModelDamaged(
                     f"{path}: {key} has shape {shape}, config.json asks for {list(wanted[name])}"
                 )
-    for name, (path, _, key) in found.items():
-        # A mapping of its own, so that what has been converted or packed leaves no pages behind.
-        with safe_open(path, framework="pt") as file:
-            yield name, file.get_tensor(key)
+        for name, (path, file, key) in found.items():
+            if wanted[name].numel() < _LARGE:
+                yield name, file.get_tensor(key)
+                continue
+            # A mapping of its own, so that what has been converted or packed leaves no pages behind.
+            with safe_open(path, framework="pt") as own:
+                yield name, own.get_tensor(key)
 
 
 def _compare_names(folder: Path, wanted: dict[str, torch.Size], found: object) -> None:

@@ -91,7 +91,7 @@ def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple
             if wanted[name].numel() < _LARGE:
                 yield name, file.get_tensor(key)
                 continue
-            # A mapping of its own, so that what has been converted or packed leaves no pages behind.
+            # A mapping of its own, so that what was converted or packed leaves no pages behind.
             with safe_open(path, framework="pt") as own:
                 yield name, own.get_tensor(key)
 

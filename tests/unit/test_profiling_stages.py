@@ -32,14 +32,14 @@ def ticks():  # type: ignore[no-untyped-def]
 
 @torch.inference_mode()
 def test_every_stage_of_the_tower_is_named(model: SmolVLM) -> None:
-    # Five that differ, as equal ones cost one: two chunks.
-    tiles = torch.randint(0, 256, (5, 64, 64, 3), dtype=torch.uint8)
+    # Three that differ, as equal ones cost one; a CPU takes them one by one.
+    tiles = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8)
     with traced(model, TOWER, ticks()) as trace:
         model.encode_tiles(tiles)
     stages = trace.stages()
     assert set(stages) - {None} == VISION
     assert sum(stages.values()) == trace.total == len(trace.marks) - 1
-    assert sum(mark.path == "vision_model" for mark in trace.marks) == 2 * 2
+    assert sum(mark.path == "vision_model" for mark in trace.marks) == 3 * 2
     assert {layer for _, layer in trace.laps()} == {None, 0, 1}
 
 

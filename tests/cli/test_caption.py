@@ -163,25 +163,6 @@ def test_several_texts_carry_their_path(caption, photo: Path, tmp_path: Path) ->
     assert [line.split("\t")[0] for line in lines] == [str(photo), str(second)]
 
 
-@pytest.mark.parametrize(("name", "lines"), [("out.jsonl", 1), ("out.csv", 2), ("out.txt", 2)])
-def test_output_by_its_ending(caption, photo: Path, tmp_path: Path, name: str, lines: int) -> None:
-    """Twice: jsonl and csv (with its header) know what is done, text is added at the end."""
-    out = tmp_path / name
-    for _ in range(2):
-        done = caption(photo, "-o", out)
-        assert (done.returncode, done.stdout) == (0, b"")
-    assert len(out.read_text().splitlines()) == lines
-
-
-def test_output_that_cannot_be(caption, photo: Path, tmp_path: Path) -> None:
-    before = photo.read_bytes()
-    done = caption(photo, "-o", photo, "-f", "json")
-    assert done.returncode == 2 and b"has the name of a picture or film" in done.stderr
-    assert photo.read_bytes() == before
-    done = caption(photo, "-o", tmp_path / "missing" / "out.txt")
-    assert done.returncode == 2 and b"--output" in done.stderr
-
-
 def test_json_output_is_one_document_however_often(caption, photo: Path, tmp_path: Path) -> None:
     out, second = tmp_path / "out.json", tmp_path / "second.png"
     draw(20, 20).save(second)
@@ -265,18 +246,3 @@ def test_no_picture_or_film_is_ever_written_to(command: str, name: str, photo: P
     done = argus(command, photo, "-m", "./no-such-model", "-o", out)
     assert done.returncode == 2 and b"has the name of a picture or film" in done.stderr
     assert out.read_bytes() == photo.read_bytes()
-
-
-def test_json_replaces_its_own_documents_only(caption, photo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "notes.json"
-    out.write_text('{"shopping": "list"}')
-    done = caption(photo, "-o", out)
-    assert done.returncode == 2 and b"holds no records of argus" in done.stderr
-    assert out.read_text() == '{"shopping": "list"}'
-    assert caption(photo, "-o", out, "--overwrite").returncode == 0
-    assert caption(photo, "-o", out).returncode == 0 and "schema" in out.read_text()
-
-
-def test_one_picture_of_a_folder_keeps_its_name(caption, photo: Path) -> None:
-    assert caption(photo.parent).stdout.startswith(f"{photo}\t".encode())
-    assert caption(f"{photo.parent}/*.jpg").stdout.startswith(f"{photo}\t".encode())

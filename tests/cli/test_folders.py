@@ -353,3 +353,34 @@ def test_json_is_one_document_whole_or_not_at_all(caption, folder, tmp_path) -> 
     out = tmp_path / "out.json"
     caption(folder, "-f", "json", "-o", out)
     assert len(json.loads(out.read_text())) == 12
+
+
+@pytest.mark.parametrize(("name", "lines"), [("out.jsonl", 1), ("out.csv", 2), ("out.txt", 2)])
+def test_output_by_its_ending(caption, photo: Path, tmp_path: Path, name: str, lines: int) -> None:
+    """Twice: jsonl and csv (with its header) know what is done, text is added at the end."""
+    out = tmp_path / name
+    for _ in range(2):
+        assert caption(photo, "-o", out).stdout == ""
+    assert len(out.read_text().splitlines()) == lines
+
+
+def test_json_replaces_its_own_documents_only(caption, photo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "notes.json"
+    out.write_text('{"shopping": "list"}')
+    refused = caption(photo, "-o", out, code=2)
+    assert "holds no records of argus" in str(refused.exception)
+    assert out.read_text() == '{"shopping": "list"}'
+    for overwrite in (["--overwrite"], []):
+        caption(photo, "-o", out, *overwrite)
+        assert json.loads(out.read_text())["schema"] == 1
+
+
+def test_one_picture_of_a_folder_keeps_its_name(caption, photo: Path) -> None:
+    assert caption(photo.parent).stdout.startswith(f"{photo}\t")
+    assert caption(f"{photo.parent}/*.jpg").stdout.startswith(f"{photo}\t")
+    assert "\t" not in caption(photo).stdout
+
+
+def test_text_into_a_folder_that_is_not_there(caption, photo: Path, tmp_path: Path) -> None:
+    refused = caption(photo, "-o", tmp_path / "missing" / "out.txt", code=2)
+    assert "--output" in str(refused.exception)

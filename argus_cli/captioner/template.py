@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import ExifTags, Image
 
 from argus_cli.errors import UsageError
-from argus_cli.media.images import ImageSource, _recognised, _stream, name_of
+from argus_cli.media.images import ImageSource, exif_of, name_of
 
 PLACEHOLDERS = ("name", "stem", "folder", "width", "height", "date")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
@@ -78,11 +78,10 @@ def _path(image: ImageSource) -> Path | None:
 
 def _date(image: ImageSource, path: Path | None) -> str:
     with suppress(Exception):  # no EXIF, a broken one, a day that no calendar has
-        if isinstance(image, Image.Image):
-            return _taken(image.getexif())
-        if isinstance(image, bytes) or (path and path.is_file()):  # a pipe can't be read twice
-            with _stream(image if isinstance(image, bytes) else str(path)) as stream:
-                return _taken(_recognised(stream).getexif())
+        if isinstance(image, bytes | Image.Image):
+            return _taken(exif_of(image))
+        if path and path.is_file():  # a pipe can't be read twice
+            return _taken(exif_of(str(path)))
     with suppress(OSError):
         return date.fromtimestamp(path.stat().st_mtime).isoformat() if path else ""
     return ""

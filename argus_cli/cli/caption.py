@@ -190,7 +190,7 @@ def caption(
 
     argus caption photos/ --sidecar txt
 
-    argus caption - --prompt "How many people are there?" < photo.jpg
+    argus caption photo.jpg -m smolvlm2-500m --prompt "How many people are there?"
     """
     from argus_cli.media.sources import falls_to, parse_shard, resolve
 

@@ -53,6 +53,14 @@ def open_image(source: ImageSource, *, max_pixels: int | None = DEFAULT_MAX_PIXE
         return picture
 
 
+def exif_of(source: str | bytes | Image.Image) -> Image.Exif:
+    """What a picture says of itself; no pixel is decoded. Raises whatever a damaged one causes."""
+    if isinstance(source, Image.Image):
+        return source.getexif()
+    with _stream(source) as stream:
+        return _recognised(stream).getexif()
+
+
 def name_of(source: ImageSource) -> str:
     """What messages call it: its path, or something like <stdin>."""
     if isinstance(source, str | os.PathLike):

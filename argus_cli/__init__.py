@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from argus_cli.captioner import Captioner, FilmRequest, FilmStream, Request, Stream, load
+    from argus_cli.cluster import CaptionActor
     from argus_cli.errors import (
         ArgusError,
         DownloadError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgusError",
     "Caption",
+    "CaptionActor",
     "Captioner",
     "DownloadError",
     "Failure",
@@ -68,7 +70,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for home in ("schema", "errors", "captioner"):  # the one with torch comes last
+    for home in ("schema", "errors", "captioner", "cluster"):  # those with torch come last
         module = import_module(f"argus_cli.{home}")
         if hasattr(module, name):
             return getattr(module, name)

@@ -3,7 +3,7 @@
 import atexit
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -15,16 +15,18 @@ from typing import TypeVar
 
 import torch
 
-from argus_cli.captioner import Captioner, Request
+from argus_cli.captioner import Captioner, Request, Stream
 from argus_cli.captioner.picture import Prepared, prepare
 from argus_cli.captioner.together import caption_together
 from argus_cli.device import available_threads
 from argus_cli.errors import InputError
 from argus_cli.media.sources import Source
+from argus_cli.picture_reader import PictureReader
 from argus_cli.schema import Caption, Failure
 from argus_cli.smolvlm.tiling import plan_tiles
 
 BATCH_SIZE = 8
+TIMEOUT_S = 60.0  # a picture of as many pixels as are allowed takes seconds
 AHEAD_BYTES = 512 * 2**20  # of tiles that wait for the model
 READER = "argus-reader"  # what its threads are called
 PATIENCE_S = 2.0  # for readers to finish the picture in hand when nobody wants it any more
@@ -32,6 +34,7 @@ PATIENCE_S = 2.0  # for readers to finish the picture in hand when nobody wants 
 Result = Caption | Failure
 T = TypeVar("T", Caption, Prepared)
 Pair = tuple[Source, Prepared | Failure]
+Prepare = Callable[[Source, PictureReader], Prepared | Failure]
 
 
 def caption_each(
@@ -42,53 +45,63 @@ def caption_each(
     *,
     batch_size: int | None = None,
     workers: int | None = None,
+    timeout: float | None = TIMEOUT_S,
 ) -> Iterator[Result]:
     """One result per source, in their order; a bad input costs its own.
 
-    Up to ``batch_size`` captions are written together, while ``workers``
-    threads (as many as there are CPUs, 8 at most) open and cut the pictures to come. A batch that
-    memory doesn't hold is halved. With ``on_text``, which sees a caption grow, or a batch size of 1
-    pictures are opened and captioned one after the other. Closing the generator ends the threads.
+    Up to ``batch_size`` captions are written together, while ``workers`` processes (as many as
+    there are CPUs, 8 at most) open and cut the pictures to come. One that takes longer than
+    ``timeout`` seconds, or crashes its process, is a Failure; without a timeout (None or 0)
+    pictures are read in threads of this process, in which nothing can be ended. A batch that memory
+    doesn't hold is halved. With ``on_text``, which sees a caption grow, pictures are opened and
+    captioned one after the other. Closing the generator ends the processes.
 
     A record's seconds are those of its own decode, preprocess and prefill, however much of that
     happened at the same time, and its share of what was done for the batch.
     """
     size = batch_size or _batch_size(captioner, request)
     if on_text:
-        return _one_by_one(captioner, sources, request, on_text)
+        return _one_by_one(captioner, sources, request, on_text, timeout)
     readers = min(8, available_threads()) if workers is None else workers
-    return _in_batches(captioner, sources, request, size, readers)
+    return _in_batches(captioner, sources, request, size, readers, timeout)
 
 
 def _one_by_one(
     captioner: Captioner,
     sources: Iterable[Source],
     request: Request,
-    on_text: Callable[[str], None] | None,
+    on_text: Callable[[str], None],
+    timeout: float | None,
 ) -> Iterator[Result]:
     def caption(source: Source) -> Caption:
-        stream = captioner.stream(source.file, request)
+        stream = Stream(captioner, source.file, request.changed({}), read)
         for piece in stream:
-            if on_text:
-                on_text(piece)
+            on_text(piece)
         return stream.result
 
-    for source in sources:
-        yield _signed(source, _or_failure(partial(caption, source), source))
+    with closing(PictureReader(timeout, request.max_pixels)) as read:
+        for source in sources:
+            yield _signed(source, _or_failure(partial(caption, source), source))
 
 
 def _in_batches(
-    captioner: Captioner, sources: Iterable[Source], request: Request, size: int, readers: int
+    captioner: Captioner,
+    sources: Iterable[Source],
+    request: Request,
+    size: int,
+    count: int,
+    timeout: float | None,
 ) -> Iterator[Result]:
     model = _Model(captioner, size)
+    readers = [PictureReader(timeout, request.max_pixels) for _ in range(count + 1)]
 
-    def prepared(source: Source) -> Prepared | Failure:
+    def prepared(source: Source, read: PictureReader) -> Prepared | Failure:
         seeded = request.changed({})  # each its own seed, where one is picked
-        return _or_failure(lambda: prepare(captioner, source.file, seeded), source)
+        return _or_failure(lambda: prepare(captioner, source.file, seeded, read), source)
 
     tile_bytes = captioner.config.preprocess.tile**2 * 3
     most = max(1, AHEAD_BYTES // (tile_bytes * _most_tiles(captioner, request)))
-    ahead = min(size + readers, most)
+    ahead = min(size + count, most)
     batch: list[Pair] = []
     with closing(_read_ahead(prepared, sources, readers, ahead)) as pairs:
         for pair in pairs:
@@ -112,21 +125,18 @@ def _most_tiles(captioner: Captioner, request: Request) -> int:
 
 
 def _read_ahead(
-    prepare: Callable[[Source], Prepared | Failure],
-    sources: Iterable[Source],
-    readers: int,
-    ahead: int,
+    prepare: Prepare, sources: Iterable[Source], readers: Sequence[PictureReader], ahead: int
 ) -> Generator[Pair, None, None]:
     """Each source with what ``prepare`` makes of it, up to ``ahead`` of them before their turn.
 
-    What is no path, such as stdin, is read in its turn and by the caller's thread: a thread that
-    waits there could not be ended.
+    Each reader but the first has a thread. What is no path, such as stdin, is read in its turn and
+    by the caller's thread: a thread that waits there could not be ended. Closes the readers.
     """
     jobs: SimpleQueue[tuple[Future[Prepared | Failure], Source] | None] = SimpleQueue()
     over, forget = Event(), atexit.unregister
     threads = [
-        Thread(target=_read, args=(prepare, jobs, over), name=READER, daemon=True)
-        for _ in range(readers)
+        Thread(target=_read, args=(prepare, reader, jobs, over), name=READER, daemon=True)
+        for reader in readers[1:]
     ]
     pending: deque[tuple[Source, Callable[[], Prepared | Failure]]] = deque()
 
@@ -134,6 +144,8 @@ def _read_ahead(
         if over.is_set():
             return
         over.set()
+        for reader in readers:
+            reader.close()
         for _ in threads:
             jobs.put(None)
         deadline = time.monotonic() + PATIENCE_S
@@ -151,7 +163,7 @@ def _read_ahead(
                 jobs.put((future, source))
                 pending.append((source, future.result))
             else:
-                pending.append((source, partial(prepare, source)))
+                pending.append((source, partial(prepare, source, readers[0])))
             if len(pending) > ahead:
                 first, outcome = pending.popleft()
                 yield first, outcome()
@@ -164,15 +176,16 @@ def _read_ahead(
 
 
 def _read(
-    prepare: Callable[[Source], Prepared | Failure],
+    prepare: Prepare,
+    reader: PictureReader,
     jobs: "SimpleQueue[tuple[Future[Prepared | Failure], Source] | None]",
     over: Event,
 ) -> None:
-    """What a reader does until it is over."""
+    """What a reader's thread does until it is over."""
     while (job := jobs.get()) and not over.is_set():
         future, source = job
         try:
-            future.set_result(prepare(source))
+            future.set_result(prepare(source, reader))
         except BaseException as error:  # a defect: raised where the picture's turn comes
             future.set_exception(error)
 

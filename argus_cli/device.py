@@ -1,12 +1,15 @@
 """Which device, number type and number of threads; and what they cost. Knows nothing of models."""
 
+import math
 import os
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import torch
 
 from argus_cli.errors import UsageError
+
+_GROUPS, _GROUPS_OF_SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 DTYPES = {
     "float32": torch.float32,
@@ -67,16 +70,40 @@ def cpu_flags() -> Set[str]:
 
 
 def available_threads() -> int:
-    """CPUs that this process may use: its affinity, cut by the container's quota (cgroup v2)."""
+    """CPUs that this process may use: its affinity, cut by the quotas of its control groups."""
     if hasattr(os, "sched_getaffinity"):
         cpus = len(os.sched_getaffinity(0))
     else:
         cpus = os.cpu_count() or 1
+    return max(1, int(min([cpus, *map(_quota, _control_groups())])))
+
+
+def _control_groups() -> Iterator[Path]:
+    """The groups that bound this process's CPU time: its own (cgroup v2 or v1) and those above."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cpus, int(quota) // int(period)))
-    except (OSError, ValueError):  # no cgroup, or "max": no quota
-        return cpus
+        lines = _GROUPS_OF_SELF.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if "cpu" in controllers.split(",") or not controllers:
+            root = _GROUPS / "cpu" if controllers else _GROUPS
+            own = root / group.lstrip("/")  # in a container it may not be there, but its root is
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def _quota(group: Path) -> float:
+    """CPUs' worth of time that a control group is granted."""
+    try:
+        if (both := group / "cpu.max").exists():
+            quota, period = map(int, both.read_text().split())
+        else:
+            quota, period = (
+                int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")
+            )
+        return quota / period if quota > 0 else math.inf
+    except (OSError, ValueError, ArithmeticError):  # "max", or no group that has quotas
+        return math.inf
 
 
 def synchronize(device: torch.device) -> None:

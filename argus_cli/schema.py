@@ -66,7 +66,7 @@ class Caption:
     prompt_tokens: int
     new_tokens: int
     finish_reason: str  # stop | length | repetition
-    confidence: float  # mean log-probability of the answer's tokens
+    confidence: float  # mean log-probability of the answer's tokens, or calibrated: of being right
     model: str
     revision: str
     dtype: str

@@ -38,6 +38,7 @@ class Hub:
     break_after: dict[str, int] = field(default_factory=dict)  # bytes, then the line is cut, once
     status_after_break: int = 0  # what the same file is answered with from then on
     instead: dict[str, bytes] = field(default_factory=dict)  # other bytes than announced
+    more_headers: dict[str, str] = field(default_factory=dict)  # in every answer, instead of ours
     status: dict[str, int] = field(default_factory=dict)  # an HTTP status for a file's download
     delay_s: float = 0.0
     log: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
@@ -136,6 +137,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _headers(self, code: int, headers: dict[str, str]) -> None:
         self.send_response(code)
-        for name, value in headers.items():
+        for name, value in (headers | self.hub.more_headers).items():
             self.send_header(name, value)
         self.end_headers()

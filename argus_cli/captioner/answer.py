@@ -7,6 +7,7 @@ it. So does the beginning of a stop string.
 from collections.abc import Callable, Iterator
 
 from argus_cli.generation import RepetitionGuard, Step
+from argus_cli.smolvlm.config import Calibration
 from argus_cli.smolvlm.tokenizer import IncrementalDecoder, Tokenizer
 
 
@@ -22,7 +23,9 @@ class Answer:
         tokenizer: Tokenizer,
         end_tokens: tuple[int, ...],
         stop: tuple[str, ...] = (),
+        calibration: Calibration | None = None,
     ):
+        self._calibration = calibration
         self._source, self._end_tokens, self._stop = steps, end_tokens, stop
         self._decoder, self._guard = IncrementalDecoder(tokenizer), RepetitionGuard()
         self._steps: list[Step] = []
@@ -34,9 +37,11 @@ class Answer:
 
     @property
     def confidence(self) -> float:
-        """Mean log-probability of the answer's tokens, 0 for an empty answer."""
+        """Mean log-probability of the answer's tokens, 0 for an empty answer; of a calibrated
+        model the log-probability that it is right."""
         kept = self._steps[: self.tokens]
-        return sum(step.log_probability for step in kept) / len(kept) if kept else 0.0
+        mean = sum(step.log_probability for step in kept) / len(kept) if kept else 0.0
+        return self._calibration.log_probability(mean) if self._calibration else mean
 
     def __iter__(self) -> Iterator[str]:
         for step in self._source:

@@ -88,7 +88,12 @@ class Read(NamedTuple):
 
 
 class Captioner:
-    """A loaded model. Keywords of the methods are the fields of Request or FilmRequest."""
+    """A loaded model. Keywords of the methods are the fields of Request or FilmRequest.
+
+    Any number of threads may use one at once, and a process may hold several; the number of torch's
+    threads is one for all of them, as the last ``load`` that named it left it. A process that was
+    forked after loading can't use it and gets a ModelError: the threads that compute stay behind.
+    """
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class Captioner:
     ):
         self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
         self.int8 = int8  # how the decoder's weights are held
+        self._process = os.getpid()
 
     @property
     def provenance(self) -> Provenance:
@@ -166,6 +172,7 @@ class Captioner:
 
     def features(self, tiles: NDArray[np.uint8]) -> Tensor:
         """Tiles uint8 [N, T, T, 3] -> image features [N, S, H]."""
+        self._refuse_fork()
         with torch.inference_mode():
             return self.model.encode_tiles(torch.from_numpy(tiles))
 
@@ -176,6 +183,7 @@ class Captioner:
             self.tokenizer,
             self.config.eos_token_ids,
             sampling.stop,
+            self.config.calibration,
         )
 
     def _steps(self, ids: list[int], features: Tensor | None, sampling: Sampling) -> Iterator[Step]:
@@ -199,7 +207,13 @@ class Captioner:
     def answer_together(self, reads: list[Read], samplings: Sequence[Sampling]) -> list[Answer]:
         """Complete answers to the prompts of ``reads``, which it empties to free their memory."""
         answers = [
-            Answer(iter(()), self.tokenizer, self.config.eos_token_ids, sampling.stop)
+            Answer(
+                iter(()),
+                self.tokenizer,
+                self.config.eos_token_ids,
+                sampling.stop,
+                self.config.calibration,
+            )  # fmt: skip
             for sampling in samplings
         ]
 
@@ -218,12 +232,21 @@ class Captioner:
 
     def _prompt(self, ids: list[int], features: Tensor | None, more: int) -> tuple[Tensor, KVCache]:
         """A prompt's embeddings, and a cache for it and ``more`` tokens."""
+        self._refuse_fork()
         model = self.model
         x = model.embed(torch.tensor([ids], device=model.device), features)
         cache = KVCache(
             model.config.text, 1, len(ids) + more, dtype=model.dtype, device=model.device
         )
         return x, cache
+
+    def _refuse_fork(self) -> None:
+        """OpenMP would wait for ever for the threads that a forked process doesn't have."""
+        if os.getpid() != self._process:
+            raise ModelError(
+                f"{self.folder.name}: was loaded before this process was forked; load it here, "
+                "or start processes by spawn"
+            )
 
     def _finite(self, step: Step) -> Step:
         if not math.isfinite(step.log_probability):

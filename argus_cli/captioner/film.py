@@ -1,12 +1,9 @@
 """A film -> a timeline: frames to features, windows to segments, segments to a summary."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +15,8 @@ from torch import Tensor
 from argus_cli.captioner.answer import Answer
 from argus_cli.captioner.picture import Clock
 from argus_cli.errors import PromptTooLong, VideoError
+from argus_cli.film_reader import film_reader
 from argus_cli.media.images import name_of
-from argus_cli.media.reels import seekable
 from argus_cli.media.scenes import scene_cuts
 from argus_cli.media.videos import FilmSource, VideoInfo, frames, plan_times, probe
 from argus_cli.schema import Frame, Sampling, Segment, TileGrid, VideoCaption, VideoTimings
@@ -48,7 +45,11 @@ SAME_LEVELS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FilmRequest:
-    """What to ask about a film, and which of its frames to look at. Times in seconds."""
+    """What to ask about a film, and which of its frames to look at. Times in seconds.
+
+    With a ``timeout`` the film is read in a process of its own, which its crash or its memory
+    doesn't outlive either.
+    """
 
     prompt: str | None = None  # None: what suits the model
     system: str | None = None
@@ -59,6 +60,7 @@ class FilmRequest:
     start: float = 0.0
     end: float | None = None
     summary: bool = True
+    timeout: float | None = None  # what no step of reading it may exceed; None: no limit
     sampling: Sampling = field(default_factory=Sampling)
 
     def changed(self, changes: Mapping[str, object]) -> "FilmRequest":
@@ -103,12 +105,11 @@ class FilmStream:
         return next(self._segments)
 
     def _run(self) -> Iterator[Segment]:
-        source = self._source
-        with nullcontext(source) if _is_rereadable(source) else seekable(source) as self._source:
+        with film_reader(self._source, self._request.timeout) as self._ask:
             yield from self._follow()
 
     def _follow(self) -> Iterator[Segment]:
-        self.info = info = probe(self._source)
+        self.info = info = self._ask(probe)
         bounds = self._bounds(info)
         self.length = bounds[-1] - bounds[0]
         times = self._times(info, bounds)
@@ -130,7 +131,7 @@ class FilmStream:
                 f"{end:g} s, the film is {info.duration:.2f} s long"
             )
         if request.scenes:
-            cuts = scene_cuts(self._source, start=request.start, end=end)
+            cuts = self._ask(scene_cuts, start=request.start, end=end)
             return fewer_bounds(cut_bounds(request.start, end, cuts), request.max_frames)
         return equal_bounds(request.start, end, request.window)
 
@@ -178,7 +179,7 @@ class FilmStream:
         """Each frame with its features, those of the frame before where nothing has changed."""
         shown: NDArray[np.int16] | None = None
         stride = math.ceil(len(times) / SUMMARY_FRAMES)
-        for frame, picture in frames(self._source, times):
+        for frame, picture in self._ask(frames, times):
             self._clock.lap("decode")
             self.progress = frame.time - self._request.start
             small = miniature(picture)
@@ -265,13 +266,6 @@ class FilmStream:
             seconds=VideoTimings(**laps),
             **self._captioner.provenance,
         )
-
-
-def _is_rereadable(source: FilmSource) -> bool:
-    """Bytes and files can be read as often as needed, a pipe and its path once."""
-    if isinstance(source, str | os.PathLike):
-        return not Path(source).is_fifo()
-    return isinstance(source, bytes)
 
 
 def miniature(picture: Image.Image) -> NDArray[np.int16]:

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from argus_cli.captioner.answer import Answer
-from argus_cli.captioner.template import check_template, fill
+from argus_cli.captioner.template import check_template, differs, fill
 from argus_cli.captioner.wording import reworded, word
 from argus_cli.device import synchronize
 from argus_cli.errors import UsageError
-from argus_cli.media.images import DEFAULT_MAX_PIXELS, ImageSource, name_of, open_image
+from argus_cli.media.images import DEFAULT_MAX_PIXELS, ImageSource, name_of
+from argus_cli.picture_reader import Look, ReadPicture, read_picture
 from argus_cli.schema import Caption, Sampling, TileGrid, Timings
 from argus_cli.smolvlm.prompt import STYLES
-from argus_cli.smolvlm.tiling import cut_tiles, plan_tiles
 
 if TYPE_CHECKING:
     from argus_cli.captioner.core import Captioner
@@ -117,23 +117,27 @@ class Prepared:
         )
 
 
-def prepare(captioner: "Captioner", image: ImageSource, request: Request) -> Prepared:
-    """Open, plan, ask and cut; safe in any thread, touches no tensor.
+def prepare(
+    captioner: "Captioner",
+    image: ImageSource,
+    request: Request,
+    read: ReadPicture = read_picture,
+) -> Prepared:
+    """Have it opened and cut, then ask; safe in any thread, touches no tensor.
 
     Raises ImageError or PromptTooLong.
     """
-    name, clock = name_of(image), Clock(torch.device("cpu"))
-    picture = open_image(image, max_pixels=request.max_pixels)
-    clock.lap("decode")
-    grid = plan_tiles(picture.size, captioner.config.preprocess, request.tiles)
+    dated = request.prompt is not None and differs(request.prompt)
+    look = Look(captioner.config.preprocess, request.tiles, request.max_pixels, dated)
+    name, picture = name_of(image), read(image, look)
     prompt = request.question(captioner.config.model.captions_only)
     if request.prompt is not None:
-        prompt = fill(prompt, image, picture.size)
-    ids = captioner.prompt_ids((grid, prompt), request.system)
+        prompt = fill(prompt, image, picture.size, picture.taken)
+    ids = captioner.prompt_ids((picture.grid, prompt), request.system)
     captioner.check_room(name, len(ids), request.sampling)
-    tiles = cut_tiles(picture, grid)
-    clock.lap("preprocess")
-    return Prepared(name, picture.size, grid, request, prompt, ids, tiles, clock.laps)
+    return Prepared(
+        name, picture.size, picture.grid, request, prompt, ids, picture.tiles, picture.laps
+    )
 
 
 class Stream:
@@ -144,8 +148,15 @@ class Stream:
 
     result: Caption
 
-    def __init__(self, captioner: "Captioner", image: ImageSource, request: Request):
+    def __init__(
+        self,
+        captioner: "Captioner",
+        image: ImageSource,
+        request: Request,
+        read: ReadPicture = read_picture,
+    ):
         self._captioner, self._image, self._request = captioner, image, request
+        self._read = read
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[str]:
@@ -156,7 +167,7 @@ class Stream:
 
     def _run(self) -> Iterator[str]:
         captioner, request = self._captioner, self._request
-        picture = prepare(captioner, self._image, request)
+        picture = prepare(captioner, self._image, request, self._read)
         clock = Clock(captioner.model.device)
         features = captioner.features(picture.tiles)
         clock.lap("vision")

@@ -10,10 +10,8 @@ from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
-from PIL import ExifTags, Image
-
 from argus_cli.errors import UsageError
-from argus_cli.media.images import ImageSource, exif_of, name_of
+from argus_cli.media.images import ImageSource, day_taken, name_of
 
 PLACEHOLDERS = ("name", "stem", "folder", "width", "height", "date")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
@@ -42,11 +40,12 @@ def literal(prompt: str) -> str:
     return _encodable(text)
 
 
-def fill(prompt: str, image: ImageSource, size: tuple[int, int]) -> str:
+def fill(prompt: str, image: ImageSource, size: tuple[int, int], taken: str | None = None) -> str:
     """A checked prompt for one upright picture of ``size`` (width, height) in pixels.
 
     name, stem and folder are those of its file (``stdin`` and nothing for what has none), date the
-    day it was taken by its EXIF, else that of the file's last change, as YYYY-MM-DD.
+    day it was taken by its EXIF (``taken``, where that is known), else that of the file's last
+    change, as YYYY-MM-DD.
     """
     doubled, path = "{{" in prompt, _path(image)
     name = path.name if path else "stdin" if name_of(image) == "<stdin>" else ""
@@ -60,7 +59,7 @@ def fill(prompt: str, image: ImageSource, size: tuple[int, int]) -> str:
 
     def one(match: re.Match[str]) -> str:
         if match[1]:
-            return _date(image, path) if match[1] == "date" else values[match[1]]
+            return _date(image, path, taken) if match[1] == "date" else values[match[1]]
         return match[0][0] if doubled else match[0]
 
     return _encodable(_BRACES.sub(one, prompt))
@@ -76,17 +75,9 @@ def _path(image: ImageSource) -> Path | None:
     return None if name.startswith("<") and name.endswith(">") else Path(os.path.abspath(name))
 
 
-def _date(image: ImageSource, path: Path | None) -> str:
-    with suppress(Exception):  # no EXIF, a broken one, a day that no calendar has
-        if isinstance(image, bytes | Image.Image):
-            return _taken(exif_of(image))
-        if path and path.is_file():  # a pipe can't be read twice
-            return _taken(exif_of(str(path)))
+def _date(image: ImageSource, path: Path | None, taken: str | None) -> str:
+    if day := day_taken(image) if taken is None else taken:
+        return day
     with suppress(OSError):
         return date.fromtimestamp(path.stat().st_mtime).isoformat() if path else ""
     return ""
-
-
-def _taken(exif: Image.Exif) -> str:
-    moment: str = exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
-    return date.fromisoformat(moment[:10].replace(":", "-")).isoformat()

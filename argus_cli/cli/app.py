@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import signal
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -15,7 +16,7 @@ from argus_cli.cli import profile as profile_command
 from argus_cli.cli import report as report_command
 from argus_cli.cli import video as video_command
 from argus_cli.cli.stderr import PrintableFormatter, say
-from argus_cli.errors import ArgusError, ExitCode
+from argus_cli.errors import ArgusError, ExitCode, UsageError
 
 app = typer.Typer(
     name="argus",
@@ -49,6 +50,8 @@ def root(
 
 def main() -> None:
     """Run the command line. Typer ends usage errors, Ctrl-C and a closed pipe by itself."""
+    _open_closed_streams()
+    _heed_signals()
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -58,20 +61,60 @@ def main() -> None:
             # are on disk.
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
+        _check_folder()
         app()
+        return
     except Exception as error:
         if os.environ.get("ARGUS_DEBUG") == "1":
             raise
-        if isinstance(error, ArgusError):
-            message, code = str(error), error.exit_code
-        elif isinstance(error, OSError) and error.errno in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EFBIG,
-        ):
-            message, code = f"the output took no more: {error.strerror}", ExitCode.SOME_FAILED
-        else:
-            message = f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
-            code = ExitCode.SOME_FAILED
-        say(message)
-        sys.exit(code)
+        message = _message(error)
+        code = error.exit_code if isinstance(error, ArgusError) else ExitCode.SOME_FAILED
+        if isinstance(error, OSError):  # what Python still holds for stdout would fail once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Here the exception is gone, and with it what its frames held, should memory have run out.
+    say(message)
+    sys.exit(code)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ArgusError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _OUTPUT_FAILED:
+        return f"the output took no more: {error.strerror}"
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return "not enough memory; use a smaller --model, --dtype bfloat16 or fewer --threads"
+    return f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
+
+
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
+# How allocators and loaders say it that know no MemoryError.
+_NO_MEMORY = ("not enough memory", "out of memory", "Cannot allocate memory", "failed to map")
+
+
+def _open_closed_streams() -> None:
+    """Give each standard stream that was closed a file, lest an output become one of them.
+
+    As in GNU's tools, what is written to a closed stdout fails; a closed stderr takes all.
+    """
+    for number, (name, access, mode) in enumerate(_STREAMS):
+        if getattr(sys, name) is None and os.open(os.devnull, access) == number:
+            setattr(sys, name, open(number, mode, closefd=False))
+
+
+_STREAMS = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+
+
+def _check_folder() -> None:
+    """In a folder that was removed neither a relative path nor MKL works."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder has been removed; change to another") from None
+
+
+def _heed_signals() -> None:
+    """What asks a process to end is Ctrl-C to us, except where it is to be ignored (nohup)."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)

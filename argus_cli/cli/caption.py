@@ -10,6 +10,7 @@ import typer
 from argus_cli.cli import options as opt
 from argus_cli.cli.stderr import say
 from argus_cli.errors import ExitCode, UsageError
+from argus_cli.output.records import printable
 
 if TYPE_CHECKING:
     from argus_cli.media.sources import Source
@@ -29,6 +30,7 @@ class Format(StrEnum):
     json = "json"
     jsonl = "jsonl"
     csv = "csv"
+    parquet = "parquet"  # with --ray
 
 
 class JsonlSchema(StrEnum):
@@ -38,6 +40,7 @@ class JsonlSchema(StrEnum):
 
 
 def caption(
+    context: typer.Context,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -178,6 +181,8 @@ def caption(
             help="Captions written together. Default: 8 of one tile, 1 of eight tiles or more.",
         ),
     ] = None,
+    timeout: opt.Timeout = None,
+    ray: opt.Ray = None,
     fail_fast: opt.FailFast = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -196,8 +201,28 @@ def caption(
 
     if not inputs and not lists:
         raise UsageError("nothing to caption; name pictures or folders, or a list with --from")
+    if ray is not None:
+        from argus_cli.batch import TIMEOUT_S
+        from argus_cli.captioner import Request
+        from argus_cli.cli.cluster import run_many
+        from argus_cli.schema import Sampling
+
+        request = Request(
+            style=style, prompt=prompt, system=system, tiles=tiles, max_pixels=max_pixels or None,
+            sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
+        )  # fmt: skip
+        return run_many(
+            context, ray, inputs or [], request, output, format,
+            model=model, device=device, dtype=dtype,
+            quantize=quantize, threads=threads, offline=offline, quiet=quiet,
+            timeout=TIMEOUT_S if timeout is None else timeout, batch_size=batch_size,
+            lists=lists or (), recursive=recursive, shard=shard, limit=limit,
+            retry_failed=retry_failed, dry_run=dry_run,
+        )  # fmt: skip
     part = parse_shard(shard) if shard else None
     kind = format or opt.format_of(output, Format)
+    if kind is Format.parquet:
+        raise UsageError("--format parquet: needs --ray")
     # A missing path costs no model.
     sources = resolve(inputs or [], lists=lists or (), recursive=recursive)
     if jsonl_schema is not JsonlSchema.argus and kind is not Format.jsonl:
@@ -207,10 +232,10 @@ def caption(
     )
     if dry_run:
         for source in sources[:limit]:
-            typer.echo(source.name)
+            typer.echo(printable(source.name))
         return
 
-    from argus_cli.batch import caption_each
+    from argus_cli.batch import TIMEOUT_S, caption_each
     from argus_cli.captioner import Request
     from argus_cli.cli.load import open_captioner, warn_unread
     from argus_cli.cli.outlets import open_outlets
@@ -243,7 +268,11 @@ def caption(
         if pending.told and not quiet:
             say(pending.told)
         todo = pending.todo[:limit]
-        results = caption_each(captioner, todo, request, outlets.on_text, batch_size=batch_size)
+        if timeout is None and len(todo) > 1:  # a process would cost a single one its start-up
+            timeout = TIMEOUT_S
+        results = caption_each(
+            captioner, todo, request, outlets.on_text, batch_size=batch_size, timeout=timeout
+        )
         lines_are_seen = output is None and kind is not Format.json and sys.stdout.isatty()
         code = run(
             todo, results, outlets.take, outlets.way_on,

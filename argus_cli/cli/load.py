@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from argus_cli.captioner import Captioner, load
-from argus_cli.cli.stderr import say
+from argus_cli.cli.stderr import say, say_what_the_hub_says
 from argus_cli.device import available_threads, choose_device
 from argus_cli.errors import ModelMissing
 from argus_cli.zoo.catalog import BUNDLED, ModelFolder, default_model, find, named
@@ -67,5 +67,7 @@ def _found_or_pulled(model: str, quiet: bool) -> ModelFolder:
         return find(model)
     except ModelMissing as missing:
         with suppress(ModelMissing):  # not in the zoo either
-            return pull(named(model), progress=not quiet)
+            manifest = named(model)
+            say_what_the_hub_says()
+            return pull(manifest, progress=not quiet)
         raise missing from None

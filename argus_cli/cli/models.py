@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from argus_cli.cli.stderr import say_what_the_hub_says
 from argus_cli.errors import ExitCode
 
 app = typer.Typer(
@@ -75,6 +76,7 @@ def pull(
     from argus_cli.zoo.catalog import named
     from argus_cli.zoo.download import pull as fetch
 
+    say_what_the_hub_says()
     folder = fetch(named(name), force=force, progress=not quiet)
     typer.echo(folder.path)
 

@@ -137,6 +137,23 @@ Stop = Annotated[
         help="End before this text; may be repeated.",
     ),
 ]  # fmt: skip
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", callback=finite, rich_help_panel=RUN,
+        help="Give up on an input that takes longer to read; 0: never. "
+        "Default: 60, but never for a single picture.",
+    ),
+]  # fmt: skip
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS|local", rich_help_panel=RUN,
+        help="Run on a Ray cluster, or on one of this machine alone. Inputs may then be URIs, as "
+        "s3://BUCKET/PREFIX, or Parquet files with a column bytes or path; --output is a folder or "
+        "URI for parts in jsonl or parquet.",
+    ),
+]  # fmt: skip
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="Only errors on stderr.")
 ]

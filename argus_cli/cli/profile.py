@@ -11,6 +11,7 @@ import typer
 from argus_cli.cli import options as opt
 from argus_cli.cli.stderr import say
 from argus_cli.errors import ExitCode, UsageError
+from argus_cli.output.records import printable
 
 if TYPE_CHECKING:
     import torch
@@ -220,4 +221,5 @@ def _print(format: Format, doc: "Document", lines: list[str]) -> None:
     slowest = f"{doc['slowest']} " if "slowest" in doc else None
     for line in lines:
         bold = line is lines[-1] or slowest is not None and line.startswith(slowest)
-        typer.echo(typer.style(line, bold=True) if bold else line, color=colour)
+        shown = printable(line)  # a folder's or a saved profile's names are in it
+        typer.echo(typer.style(shown, bold=True) if bold else shown, color=colour)

@@ -62,7 +62,7 @@ class Interrupt:
 
 @contextmanager
 def _interruptible(several: bool) -> Iterator[Interrupt]:
-    """Within, the first Ctrl-C or SIGTERM asks to stop after the record in hand.
+    """Within, the first Ctrl-C, SIGTERM or SIGHUP asks to stop after the record in hand.
 
     The second stops at once, as does the first where there is only one record.
     """
@@ -74,7 +74,9 @@ def _interruptible(several: bool) -> Iterator[Interrupt]:
         interrupt.asked = True
         say("finishing the picture in hand; Ctrl-C again stops at once")
 
-    before = {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
+    names = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+    heeded = {name for name in names if signal.getsignal(name) is not signal.SIG_IGN}
+    before = {name: signal.signal(name, ask) for name in heeded}
     try:
         yield interrupt
     finally:

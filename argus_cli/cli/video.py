@@ -23,9 +23,11 @@ class FilmFormat(StrEnum):
     vtt = "vtt"
     tsv = "tsv"
     html = "html"
+    parquet = "parquet"  # with --ray
 
 
 def video(
+    context: typer.Context,
     clips: Annotated[
         list[str], typer.Argument(metavar="CLIP...", help="Films; - reads one from stdin.")
     ],
@@ -111,6 +113,8 @@ def video(
             help="Save the frames that the model saw.",
         ),
     ] = None,
+    timeout: opt.Timeout = None,
+    ray: opt.Ray = None,
     fail_fast: opt.FailFast = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -123,28 +127,40 @@ def video(
     """
     from argus_cli.media.sources import FILMS, resolve, spare_media
 
-    sources = resolve(clips, kind=FILMS)
+    sources = resolve(clips, kind=FILMS) if ray is None else []
     if end is not None and end <= start:
         raise UsageError(f"--end {end:g} doesn't come after --start {start:g}")
     kind = format or opt.format_of(output, FilmFormat)
     spare_media(output)
-    _check_output(sources, kind, output, frames_dir)
+    if ray is None:
+        if kind is FilmFormat.parquet:
+            raise UsageError("--format parquet: needs --ray")
+        _check_output(sources, kind, output, frames_dir)
 
+    from argus_cli.batch import TIMEOUT_S
     from argus_cli.captioner import FilmRequest
     from argus_cli.cli.load import open_captioner, warn_unread
     from argus_cli.cli.screening import Screening
     from argus_cli.schema import Sampling
 
+    request = FilmRequest(
+        prompt=prompt, system=system, summary=summary, fps=fps, max_frames=max_frames,
+        window=window, scenes=scenes, start=start, end=end,
+        timeout=TIMEOUT_S if timeout is None else timeout,
+        sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
+    )  # fmt: skip
+    if ray is not None:
+        from argus_cli.cli.cluster import run_many
+
+        return run_many(
+            context, ray, clips, request, output, format, model=model, device=device, dtype=dtype,
+            quantize=quantize, threads=threads, offline=offline, quiet=quiet,
+        )  # fmt: skip
     captioner = open_captioner(
         model, device, dtype, quantize, threads, offline=offline, quiet=quiet, verbose=verbose
     )
     if not quiet:
         warn_unread(captioner, prompt, system)
-    request = FilmRequest(
-        prompt=prompt, system=system, summary=summary, fps=fps, max_frames=max_frames,
-        window=window, scenes=scenes, start=start, end=end,
-        sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
-    )  # fmt: skip
     screening = Screening(
         captioner, request, format=kind, output=output, frames_dir=frames_dir,
         quiet=quiet, verbose=verbose,

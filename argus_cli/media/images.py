@@ -10,7 +10,8 @@ import threading
 import warnings
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import date
 from io import BytesIO
 from math import isfinite
 from typing import BinaryIO, cast
@@ -23,7 +24,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import jpeg_factory
 from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL.TiffImagePlugin import STRIPOFFSETS, TILEOFFSETS, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from argus_cli.errors import ImageError
@@ -32,6 +33,9 @@ File = str | os.PathLike[str] | bytes | BinaryIO
 ImageSource = File | Image.Image
 
 DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow's own default refuses; 0.7 GB once decoded
+MAX_STREAM_BYTES = 2**30  # of a picture that comes through a pipe
+MAX_PIECES = 2**18  # strips or tiles of a TIFF: one a row, or of 26x26 pixels, at the pixel limit
+MAX_HEADER_BYTES = 2**16  # of a PPM, with its comments
 
 
 def open_image(source: ImageSource, *, max_pixels: int | None = DEFAULT_MAX_PIXELS) -> Image.Image:
@@ -55,10 +59,24 @@ def open_image(source: ImageSource, *, max_pixels: int | None = DEFAULT_MAX_PIXE
 
 def exif_of(source: str | bytes | Image.Image) -> Image.Exif:
     """What a picture says of itself; no pixel is decoded. Raises whatever a damaged one causes."""
-    if isinstance(source, Image.Image):
-        return source.getexif()
-    with _stream(source) as stream:
-        return _recognised(stream).getexif()
+    with ExitStack() as stack:
+        stack.enter_context(_pillow.borrowed(DEFAULT_MAX_PIXELS))
+        if not isinstance(source, Image.Image):
+            source = _recognised(stack.enter_context(_stream(source)))
+        exif = source.getexif()
+        exif.get_ifd(ExifTags.IFD.Exif)  # or a damaged one would warn when it is asked for
+        return exif
+
+
+def day_taken(source: ImageSource) -> str:
+    """The day by a picture's EXIF as YYYY-MM-DD; "" where it has none, or can't be read twice."""
+    with suppress(Exception):  # no EXIF, a broken one, a day that no calendar has
+        if isinstance(source, str | os.PathLike):
+            source = os.fspath(source) if os.path.isfile(source) else b""
+        if isinstance(source, str | bytes | Image.Image):
+            moment: str = exif_of(source).get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
+            return date.fromisoformat(moment[:10].replace(":", "-")).isoformat()
+    return ""
 
 
 def name_of(source: ImageSource) -> str:
@@ -129,14 +147,22 @@ def _stream(source: File) -> BinaryIO:
         return BytesIO(source)
     try:
         if not isinstance(source, str | os.PathLike):
-            return BytesIO(source.read())
+            return BytesIO(read_stream(source))
         file = open(source, "rb")
         if file.seekable():
             return file
         with file:  # a named pipe, <(...) of the shell
-            return BytesIO(file.read())
+            return BytesIO(read_stream(file))
     except (OSError, ValueError) as error:
         raise ImageError(getattr(error, "strerror", None) or str(error)) from error
+
+
+def read_stream(stream: BinaryIO) -> bytes:
+    """What is left of it. Raises ImageError for more than any picture has, such as /dev/zero."""
+    content = stream.read(MAX_STREAM_BYTES + 1)
+    if len(content) > MAX_STREAM_BYTES:
+        raise ImageError(f"more than {MAX_STREAM_BYTES >> 20} MB and no end")
+    return content
 
 
 def _heif(stream: BinaryIO) -> ImageFile:
@@ -147,15 +173,34 @@ def _heif(stream: BinaryIO) -> ImageFile:
     return cast(Callable[[BinaryIO], ImageFile], HeifImageFile)(stream)
 
 
+class _Tiff(TiffImageFile):
+    """Refused before Pillow makes a list of its strips or tiles, 330 bytes for each of 4."""
+
+    def _setup(self) -> None:
+        offsets = (self.tag_v2.get(tag, ()) for tag in (STRIPOFFSETS, TILEOFFSETS))
+        if max(map(len, offsets)) > MAX_PIECES:
+            raise ImageError(f"in more than {MAX_PIECES} strips or tiles")
+        super()._setup()
+
+
+def _ppm(stream: BinaryIO) -> ImageFile:
+    """Only with a header near the beginning: Pillow reads comments byte by byte, without an end."""
+    head = re.sub(rb"#[^\r\n]*", b"", stream.read(MAX_HEADER_BYTES))
+    stream.seek(0)
+    if len(head.split(None, 4)) < (3 if head[1:2] in b"14" else 4):
+        raise ImageError("truncated or damaged (no size in its header)")
+    return PpmImageFile(stream)
+
+
 # How a file begins -> what decodes it. An ISO file (AVIF, HEIC) lists its brands in its first box.
 _FORMATS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     rb"\xff\xd8\xff": jpeg_factory,
     rb"\x89PNG\r\n\x1a\n": PngImageFile,
     rb"RIFF.{4}WEBP": WebPImageFile,
     rb"GIF8[79]a": GifImageFile,
-    rb"II[*+]\0|MM\0[*+]": TiffImageFile,
+    rb"II[*+]\0|MM\0[*+]": _Tiff,
     rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0": BmpImageFile,
-    rb"P[1-6f]\s": PpmImageFile,
+    rb"P[1-6f]\s": _ppm,
     rb".{4}ftyp(.{4}){0,12}?avi[fs]": AvifImageFile,
     rb".{4}ftyp(.{4}){0,12}?(he[iv][cmsx]|m[is]f1)": _heif,
 }

@@ -91,8 +91,12 @@ class PageFilms:
             return
         page = self._render(result, thumbnails)
         if isinstance(self._target, Path):
-            name = f"{Path(result.path).stem}.{self._extension}"
-            write_whole(self._target / name if self._folder else self._target, page)
+            path = self._target
+            if self._folder:
+                path /= f"{Path(result.path).stem}.{self._extension}"
+                if path.is_symlink():  # nobody named it: it may lead anywhere
+                    path.unlink()
+            write_whole(path, page)
         else:
             self._target.write(page)
             self._target.flush()

@@ -240,11 +240,15 @@ LINES: dict[str, Callable[[Path | None], JsonLines]] = {
 }
 
 
+# What json leaves as it is although it steers a terminal (C1 controls, bidirectional marks), ends a
+# line for some readers, or is the lone surrogate of a file name, which no UTF-8 stream takes.
+_ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
 def dump(value: object, indent: int | None = None) -> str:
-    """JSON that any UTF-8 stream takes."""
-    # A file name that is no UTF-8 arrives with lone surrogates, which no UTF-8 stream takes.
+    """JSON that any UTF-8 stream takes and any terminal shows, the same value when read back."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def lines_told(numbers: list[int]) -> str:
@@ -270,9 +274,9 @@ def _by_path(row: str, path: str, caption: str) -> Entry:
     return Entry(record[path])
 
 
-# Spreadsheets take these for the beginning of a formula (OWASP, CSV injection). Apostrophes before
-# them are counted, so that a guarded cell reads back as what it was.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+# Spreadsheets take these for the beginning of a formula (OWASP, CSV injection; some the full-width
+# forms too). Apostrophes before them are counted, so that a guarded cell reads back as what it was.
+_FORMULA = re.compile(r"'*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
 
 
 def _guarded(cell: object) -> object:

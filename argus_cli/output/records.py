@@ -3,6 +3,7 @@
 A writer is opened on a text stream, takes one result after the other and is closed once.
 """
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
@@ -10,10 +11,23 @@ from typing import Any, Protocol, TextIO
 from argus_cli.output.lines import CsvRows, JsonLines, Result, dump, to_record
 from argus_cli.schema import Caption
 
+_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates of no byte of a file name
+
 
 def printable(text: str) -> str:
-    """Text that can't steer a terminal: control and bidirectional characters become spaces."""
-    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
+    """One line of text that can't steer a terminal.
+
+    Control, bidirectional and invisible characters and line separators become spaces. Bytes of a
+    file name that are no UTF-8 stay, except those that are control characters in other encodings.
+    """
+    # Where a system's encoding isn't UTF-8, a character comes as the surrogates of its bytes.
+    known = _NO_BYTES.sub("\ufffd", text)
+    known = known.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    return "".join(" " if _steers(c) else c for c in known)
+
+
+def _steers(c: str) -> bool:
+    return unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") or "\udc80" <= c <= "\udc9f"
 
 
 class Writer(Protocol):
@@ -62,7 +76,8 @@ class LineWriter:
 
     def write(self, result: Result) -> None:
         if line := self._lines.line(result):
-            self._stream.write(self._header + line)
+            text = self._header + line
+            self._stream.write(_lines(text) if self._stream.isatty() else text)
             self._stream.flush()
             self._header = ""
 

@@ -7,6 +7,7 @@ is never written. Knows nothing of models.
 import errno
 import os
 import re
+import stat
 import unicodedata
 from collections.abc import Iterable
 from enum import StrEnum
@@ -150,6 +151,8 @@ class Sidecars:
             return None
         line = one_line(caption.caption)
         try:
+            if os.path.islink(path):  # among a stranger's pictures it may lead to anything of ours
+                raise InputError("left as it is, a link")
             if not line:
                 raise InputError("not written, the caption is empty")
             text = self._content.update(_read(path), line, caption)
@@ -167,6 +170,7 @@ class Sidecars:
         return path
 
 
+_LARGEST = 64 * 2**20  # bytes: far more than any photo manager writes
 _NO_MORE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -223,6 +227,9 @@ def one_line(text: str) -> str:
 def _read(path: Path) -> bytes | None:
     """What a sidecar holds; None when it isn't there or is blank."""
     try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode) or info.st_size > _LARGEST:  # a pipe would never end
+            raise InputError("left as it is, no file of at most 64 MiB")
         data = path.read_bytes()
     except FileNotFoundError:
         return None

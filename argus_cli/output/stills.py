@@ -26,6 +26,8 @@ def save_still(folder: Path, film: str, frame: Frame, picture: "Image") -> None:
     """Write film-SECONDS.jpg. Raises UsageError when the folder can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / f"{Path(film).stem}-{frame.time:09.3f}.jpg", quality=92)
+        path = folder / f"{Path(film).stem}-{frame.time:09.3f}.jpg"
+        path.unlink(missing_ok=True)  # it may be a link that leads anywhere
+        picture.save(path, quality=92)
     except OSError as error:
         raise UsageError(f"--frames-dir {folder}: {error.strerror or error}") from None

@@ -16,7 +16,7 @@ _SHORTEST = 0.5  # seconds: a film of a single frame still shows its caption
 def to_srt(video: VideoCaption) -> str:
     """SubRip: numbered cues, a comma before the milliseconds."""
     return "".join(
-        f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n\n"
+        f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{_untagged(text)}\n\n"
         for number, (start, end, text) in enumerate(_cues(video), 1)
     )
 
@@ -47,6 +47,11 @@ def _cues(video: VideoCaption) -> Iterator[tuple[float, float, str]]:
             if end - segment.start < _SHORTEST and segment is video.segments[-1]:
                 end = segment.start + _SHORTEST
             yield segment.start, end, text
+
+
+def _untagged(text: str) -> str:
+    """SubRip has no escapes: what isn't closely followed begins no <tag> and no {command}."""
+    return re.sub(r"([<{])(?=\S)", r"\1 ", text)
 
 
 def _one_line(text: str) -> str:

@@ -94,7 +94,8 @@ class Packet:
         try:
             self._root = etree.fromstring(document, parser)
         except etree.XMLSyntaxError as error:
-            raise InputError(f"left as it is, no well-formed XML ({error.msg})") from None
+            reason = " ".join(str(error.msg).split())  # some come with a line end
+            raise InputError(f"left as it is, no well-formed XML ({reason})") from None
         if self._root.getroottree().docinfo.internalDTD is not None:
             raise InputError("left as it is, it has a DOCTYPE")
         rdf = next(self._root.iter(_full("rdf:RDF")), None)

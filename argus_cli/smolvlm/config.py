@@ -8,9 +8,10 @@ ignored; a key that would change the result and that argus doesn't implement is 
 
 import json
 import math
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from argus_cli.errors import ModelDamaged
 
@@ -48,6 +49,14 @@ _PREPROCESS_ONLY = {
     "do_rescale": True,
     "do_normalize": True,
 }
+
+# No model comes near these. What a stranger's file claims is refused before anything of that size
+# is made.
+_MOST = {"num_hidden_layers": 256, "blocks": 64, "repeats": 64, "image_size": 4096}
+_MOST_ELSEWHERE = 2**20
+_MOST_TOKENS = 4096  # of a tile
+_MOST_TILES = 16  # on a side
+_LARGEST_JSON = 64 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,18 @@ class PreprocessConfig:
     split: bool
 
 
+class Calibration(NamedTuple):
+    """How often a model is right, as a logistic of its mean log-probability (Platt 1999)."""
+
+    slope: float
+    offset: float
+
+    def log_probability(self, mean: float) -> float:
+        """That an answer whose tokens have the mean log-probability ``mean`` is right."""
+        odds = self.slope * mean + self.offset
+        return min(odds, 0.0) - math.log1p(math.exp(-abs(odds)))
+
+
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Everything that a model folder's JSON files say, apart from the tokenizer."""
@@ -143,6 +164,7 @@ class CheckpointConfig:
     model: ModelConfig
     preprocess: PreprocessConfig
     eos_token_ids: tuple[int, ...]
+    calibration: Calibration | None = None  # none of the hub's checkpoints has one
 
 
 def read_config(folder: Path) -> CheckpointConfig:
@@ -158,7 +180,8 @@ def read_config(folder: Path) -> CheckpointConfig:
         path = folder / "preprocessor_config.json"
         tiles = parse_preprocess(preprocess)
         path = folder / "generation_config.json"
-        eos = generation["eos_token_id"]
+        eos = parse_eos(generation["eos_token_id"])
+        calibration = parse_calibration(generation.get("calibration"))
     except KeyError as error:
         raise ModelDamaged(f"{path}: the key {error} is missing") from None
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -168,7 +191,7 @@ def read_config(folder: Path) -> CheckpointConfig:
             f"{folder / 'preprocessor_config.json'}: tiles of {tiles.tile} px, but "
             f"config.json's vision_config.image_size is {model.vision.image_size}"
         )
-    return CheckpointConfig(model, tiles, tuple(eos) if isinstance(eos, list) else (eos,))
+    return CheckpointConfig(model, tiles, eos, calibration)
 
 
 def parse_model(raw: dict[str, Any]) -> ModelConfig:
@@ -177,13 +200,11 @@ def parse_model(raw: dict[str, Any]) -> ModelConfig:
         raise ValueError(
             f"model_type {raw['model_type']!r} is not one of {', '.join(_MODEL_TYPES)}"
         )
-    if not isinstance(raw["scale_factor"], int) or raw["scale_factor"] < 1:
-        raise ValueError(f"scale_factor is {raw['scale_factor']!r}, a positive number was expected")
     config = ModelConfig(
         model_type=raw["model_type"],
         vision=_parse_vision(raw["vision_config"]),
         text=_parse_text(raw["text_config"]),
-        scale_factor=raw["scale_factor"],
+        scale_factor=_number("scale_factor", raw["scale_factor"]),
         image_token_id=raw["image_token_id"],
         tie_word_embeddings=raw["tie_word_embeddings"],
     )
@@ -191,6 +212,7 @@ def parse_model(raw: dict[str, Any]) -> ModelConfig:
     for what, size, parts in (
         ("vision_config.hidden_size", vision.hidden_size, vision.num_attention_heads),
         ("num_attention_heads", text.num_attention_heads, text.num_key_value_heads),
+        ("head_dim", text.head_dim, 2),
     ):
         if size % parts:
             raise ValueError(f"{what} {size} can't be divided by {parts}")
@@ -199,6 +221,8 @@ def parse_model(raw: dict[str, Any]) -> ModelConfig:
             f"scale_factor {config.scale_factor} doesn't divide the "
             f"{config.vision.grid}x{config.vision.grid} patches of a tile"
         )
+    if config.tokens_per_tile > _MOST_TOKENS:
+        raise ValueError(f"a tile of {config.tokens_per_tile} tokens, {_MOST_TOKENS} at most")
     return config
 
 
@@ -213,8 +237,9 @@ def _parse_vision(raw: dict[str, Any]) -> VisionConfig:
 
 
 def _parse_stem(raw: dict[str, Any]) -> StemConfig:
-    blocks = tuple(StemBlock(**block) for block in raw["blocks"])
-    return StemConfig(raw["first_channels"], blocks, raw["last_channels"])
+    _number("blocks", len(raw["blocks"]))
+    blocks = tuple(StemBlock(**_take(StemBlock, block)) for block in raw["blocks"])
+    return StemConfig(blocks=blocks, **_take(StemConfig, raw, without="blocks"))
 
 
 def _parse_text(raw: dict[str, Any]) -> TextConfig:
@@ -233,22 +258,44 @@ def _parse_text(raw: dict[str, Any]) -> TextConfig:
 def parse_preprocess(raw: dict[str, Any]) -> PreprocessConfig:
     """preprocessor_config.json -> PreprocessConfig. Raises KeyError or ValueError."""
     _refuse_others(raw, _PREPROCESS_ONLY)
-    return PreprocessConfig(
-        tile=raw["max_image_size"]["longest_edge"],
-        longest_edge=raw["size"]["longest_edge"],
-        split=raw["do_image_splitting"],
-    )
+    tile = _number("max_image_size", raw["max_image_size"]["longest_edge"])
+    edge = _number("size", raw["size"]["longest_edge"])
+    if edge > _MOST_TILES * tile:
+        raise ValueError(f"size is {edge}, more than {_MOST_TILES} tiles of {tile}")
+    return PreprocessConfig(tile, edge, split=raw["do_image_splitting"])
+
+
+def parse_eos(raw: Any) -> tuple[int, ...]:
+    """generation_config.json's eos_token_id, one or a list -> ids. Raises ValueError."""
+    ids = raw if isinstance(raw, list) else [raw]
+    if not all(isinstance(token, int) for token in ids):
+        raise ValueError(f"eos_token_id is {raw!r}, numbers were expected")
+    return tuple(ids)
+
+
+def parse_calibration(raw: Any) -> Calibration | None:
+    """generation_config.json's calibration, a key of ours. Raises KeyError or ValueError."""
+    if raw is None:
+        return None
+    slope, offset = raw["slope"], raw["offset"]
+    if not isinstance(offset, int | float) or not abs(offset) < math.inf:
+        raise ValueError(f"calibration.offset is {offset!r}, a number was expected")
+    return Calibration(_number("calibration.slope", slope, float), float(offset))
 
 
 def _take(kind: type, raw: dict[str, Any], without: str = "") -> dict[str, Any]:
     """The fields of ``kind`` out of ``raw``, checked against their annotated number type."""
     fields = {name: of for name, of in kind.__annotations__.items() if name != without}
-    for name, of in fields.items():
-        value = raw[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf or of(value) != value:
-            raise ValueError(f"{name} is {value!r}, a positive number was expected")
-    return {name: of(raw[name]) for name, of in fields.items()}
+    return {name: _number(name, raw[name], of) for name, of in fields.items()}
+
+
+def _number(name: str, value: Any, of: type = int) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf or of(value) != value:
+        raise ValueError(f"{name} is {value!r}, a positive number was expected")
+    if of is int and value > (most := _MOST.get(name, _MOST_ELSEWHERE)):
+        raise ValueError(f"{name} is {value}, {most} at most")
+    return of(value)
 
 
 def _refuse_others(raw: dict[str, Any], only: dict[str, Any]) -> None:
@@ -260,6 +307,7 @@ def _refuse_others(raw: dict[str, Any], only: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of the model. Raises ModelDamaged, naming the file."""
     try:
+        check_file(path, _LARGEST_JSON)
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelDamaged(f"{path}: missing") from None
@@ -268,3 +316,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ModelDamaged(f"{path}: not a JSON object")
     return raw
+
+
+def check_file(path: Path, most: int) -> None:
+    """Raise OSError for what is no file of at most so many bytes: a pipe, a device, a bomb."""
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode) or info.st_size > most:
+        raise OSError(f"no file of at most {most / 1e6:.0f} MB")

@@ -6,7 +6,11 @@ from pathlib import Path
 from tokenizers import Tokenizer as _Tokenizer
 
 from argus_cli.errors import ModelDamaged
+from argus_cli.smolvlm.config import check_file
 from argus_cli.smolvlm.prompt import Piece, Special
+
+_LARGEST = 128 * 2**20  # bytes of a tokenizer.json
+_LONGEST = 1024  # characters that one token may give; the longest in use have some hundred
 
 
 class Tokenizer:
@@ -14,6 +18,7 @@ class Tokenizer:
 
     def __init__(self, path: Path, vocab_size: int):
         try:
+            check_file(path, _LARGEST)
             self._inner = _Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise ModelDamaged(f"{path}: missing or damaged ({error})") from None
@@ -21,6 +26,7 @@ class Tokenizer:
         self._inner.encode_special_tokens = True
         if (tokens := self._inner.get_vocab_size()) > vocab_size:
             raise ModelDamaged(f"{path}: {tokens} tokens, but config.json has {vocab_size}")
+        self._path, self._vocab_size = path, vocab_size
 
     def encode(self, pieces: Iterable[Piece]) -> list[int]:
         """Ids of text and special tokens in turn."""
@@ -29,6 +35,8 @@ class Tokenizer:
             known = self._inner.token_to_id(piece) if isinstance(piece, Special) else None
             # A checkpoint without, say, <row_1_col_1> spells it as text (SmolVLM-Instruct 2.2B).
             ids += [known] if known is not None else self._text(piece)
+        if (largest := max(ids, default=0)) >= self._vocab_size:
+            raise ModelDamaged(f"{self._path}: token {largest} of {self._vocab_size}")
         return ids
 
     def _text(self, text: str) -> list[int]:
@@ -52,6 +60,7 @@ class IncrementalDecoder:
         text = self._tokenizer.decode(self._pending)
         if text.endswith("\ufffd"):  # an unfinished character decodes to the replacement
             return ""
+        text = text[: _LONGEST * len(self._pending)]
         self._pending.clear()  # a byte-level token doesn't depend on the ones before it
         return text
 

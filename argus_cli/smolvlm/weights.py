@@ -4,8 +4,9 @@ Nothing but safetensors is read: a pickle can run code. The model is built witho
 every tensor is assigned, so a tensor that already has the wanted dtype stays in the mapped file.
 """
 
+import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from argus_cli.smolvlm.kernels import specialise
 from argus_cli.smolvlm.model import SmolVLM
 
 _LARGE = 1 << 18  # elements
+_PLAIN = re.compile(r"\w[\w.-]*\.safetensors")  # the name of a shard
 _PREFIX = "model."  # the checkpoint keeps everything but lm_head below it
 
 
@@ -36,7 +38,10 @@ def load_model(
 
     Raises ModelDamaged, naming file and tensor, or UsageError for ``int8`` where it can't be had.
     """
-    model = hollow_model(config)
+    try:
+        model = hollow_model(config)
+    except RuntimeError as error:  # sizes whose product no machine can hold
+        raise ModelDamaged(f"{folder / 'config.json'}: {error}") from None
     wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         del wanted["lm_head.weight"]
@@ -46,7 +51,10 @@ def load_model(
     }
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["text_model.embed_tokens.weight"]
-    model.load_state_dict(state, strict=True, assign=True)
+    try:
+        model.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError:
+        raise ModelDamaged(f"{folder}: its weights were replaced while they were read") from None
     del state  # or each weight would be there twice, until all are in their fast form
     model.eval().requires_grad_(False)
     return specialise(model, int8=int8) if fast else model
@@ -75,11 +83,9 @@ def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple
     with ExitStack() as stack:
         found: dict[str, tuple[Path, Any, str]] = {}
         for path in weight_files(folder):
-            try:
+            with _border(path):
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 found |= {key.removeprefix(_PREFIX): (path, file, key) for key in file.keys()}
-            except (SafetensorError, OSError) as error:
-                raise ModelDamaged(f"{path}: damaged or truncated ({error})") from None
         _compare_names(folder, wanted, found.keys())
         for name, (path, file, key) in found.items():
             shape = file.get_slice(key).get_shape()
@@ -92,8 +98,18 @@ def _read_checked(folder: Path, wanted: dict[str, torch.Size]) -> Iterator[tuple
                 yield name, file.get_tensor(key)
                 continue
             # A mapping of its own, so that what was converted or packed leaves no pages behind.
-            with safe_open(path, framework="pt") as own:
-                yield name, own.get_tensor(key)
+            with _border(path), safe_open(path, framework="pt") as own:
+                tensor = own.get_tensor(key)
+            yield name, tensor
+
+
+@contextmanager
+def _border(path: Path) -> Iterator[None]:
+    """Where what is wrong with a file, or has become of it meanwhile, turns into ModelDamaged."""
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise ModelDamaged(f"{path}: damaged or truncated ({error})") from None
 
 
 def _compare_names(folder: Path, wanted: dict[str, torch.Size], found: object) -> None:
@@ -110,11 +126,12 @@ def weight_files(folder: Path) -> list[Path]:
     if single.exists() or not index.exists():
         paths = [single]
     else:
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        if not names or any(Path(name).name != name for name in names):
+        shards = read_json(index).get("weight_map")
+        names = list(shards.values()) if isinstance(shards, dict) else []
+        if not names or not all(isinstance(n, str) and _PLAIN.fullmatch(n) for n in names):
             raise ModelDamaged(f"{index}: weight_map doesn't list plain file names")
-        paths = [folder / name for name in names]
+        paths = [folder / name for name in sorted(set(names))]
     for path in paths:
-        if not path.exists():
-            raise ModelDamaged(f"{path}: missing")
+        if not path.is_file():
+            raise ModelDamaged(f"{path}: missing; argus reads weights from safetensors alone")
     return paths

@@ -24,6 +24,7 @@ from argus_cli.zoo.manifest import (
     ModelFile,
     load_manifests,
     models_folder,
+    size_of,
 )
 
 BUNDLED = "glimpse"
@@ -60,7 +61,7 @@ class Status:
 def find(model: str) -> ModelFolder:
     """The folder of a known model, or the one at this path if it looks like a path."""
     if re.search(r"[/\\]|^[.~]", model) and model not in _by_name():
-        return _folder(Path(model).expanduser())
+        return _folder(Path(os.path.expanduser(model)))  # of a ~user that isn't there, the text
     return locate(named(model))
 
 
@@ -112,7 +113,7 @@ def status(manifest: Manifest) -> Status:
     presence = Presence.PARTIAL if found else Presence.ABSENT
     if set(states.values()) == {FileState.OK}:
         presence = Presence.BUNDLED if manifest.bundled else Presence.COMPLETE
-    return Status(presence, sum(path.stat().st_size for path in found))
+    return Status(presence, sum(map(size_of, found)))
 
 
 def verify(manifest: Manifest) -> Mapping[str, FileState]:
@@ -129,7 +130,7 @@ def remove(manifest: Manifest) -> int:
     if not folder.is_dir():
         raise ModelMissing(f"{manifest.name} isn't on this machine: nothing to remove")
     blobs = {path.resolve() for path in folder.rglob("*") if path.is_file()}
-    freed = sum(blob.stat().st_size for blob in blobs)
+    freed = sum(map(size_of, blobs))
     from huggingface_hub import scan_cache_dir
 
     cache = scan_cache_dir(folder.parent)
@@ -143,7 +144,7 @@ def remove(manifest: Manifest) -> int:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise ModelError(f"{folder} can't be removed: {error.strerror}") from error
+        raise ModelError(f"{folder} can't be removed: {error.strerror or error}") from error
     return freed
 
 
@@ -154,7 +155,8 @@ def snapshot(manifest: Manifest) -> Path:
     repo, revision = repo_folder(manifest), manifest.revision
     reference = repo / "refs" / revision
     if not COMMIT.fullmatch(revision) and reference.is_file():
-        revision = reference.read_text(encoding="utf-8").strip()
+        written = reference.read_text(encoding="utf-8", errors="replace").strip()
+        revision = written if COMMIT.fullmatch(written) else revision  # not what a crash has left
     return repo / "snapshots" / revision
 
 
@@ -167,8 +169,10 @@ def repo_folder(manifest: Manifest) -> Path:
 def hub_settings() -> ModuleType:
     """huggingface_hub's settings: HF_HOME and its relatives, read when first imported."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # argus tells nobody what runs here
-    from huggingface_hub import constants
-
+    try:
+        from huggingface_hub import constants
+    except ValueError as error:  # it reads its numbers as it is imported
+        raise UsageError(f"one of the HF_ environment variables is no number: {error}") from None
     return constants
 
 

@@ -14,11 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BufferedWriter, FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from argus_cli.errors import DownloadError, ModelDamaged
 from argus_cli.zoo import catalog
-from argus_cli.zoo.manifest import COMMIT, SHA256, FileState, Manifest, ModelFile
+from argus_cli.zoo.manifest import COMMIT, SHA256, FileState, Manifest, ModelFile, size_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +60,7 @@ def pull(manifest: Manifest, *, force: bool = False, progress: bool = True) -> c
     for file in wanted:
         with _plain_errors(manifest, file):
             offer = _ask(manifest, file, folder.name)
-            _link(_fetch(manifest, offer, force, progress), folder / file.path)
+            _fetch(manifest, offer, folder / file.path, force, progress)
     return catalog.locate(manifest)
 
 
@@ -81,7 +86,8 @@ def _ask(manifest: Manifest, file: ModelFile, revision: str) -> _Offer:
     answer = get_hf_file_metadata(url)
     etag, commit = answer.etag or "", answer.commit_hash or ""
     # Both become names in the cache: an answer must not be able to leave it.
-    if not COMMIT.fullmatch(commit) or not re.fullmatch(r"[\w-]+", etag):
+    plain = COMMIT.fullmatch(commit) and re.fullmatch(r"[\w-]{1,100}", etag)
+    if not plain or not answer.size or answer.size < 0:
         raise DownloadError(f"what answers for {url} isn't a hub: check HF_ENDPOINT and the proxy")
     size, sha256 = answer.size, etag if SHA256.fullmatch(etag) else None
     for stated, pinned in ((size, file.size), (sha256, file.sha256)):
@@ -94,8 +100,11 @@ def _ask(manifest: Manifest, file: ModelFile, revision: str) -> _Offer:
     return _Offer(url, commit, etag, known)
 
 
-def _fetch(manifest: Manifest, offer: _Offer, force: bool, progress: bool) -> Path:
-    """Download into blobs/ETAG, going on where an earlier try ended; wrong bytes don't stay."""
+def _fetch(manifest: Manifest, offer: _Offer, path: Path, force: bool, progress: bool) -> None:
+    """Download into blobs/ETAG, going on where an earlier try ended, and link ``path`` to it.
+
+    Wrong bytes don't stay.
+    """
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported lazily
         WeakFileLock,
@@ -112,12 +121,13 @@ def _fetch(manifest: Manifest, offer: _Offer, force: bool, progress: bool) -> Pa
     bar = partial(tqdm, leave=False, disable=None if progress else True)  # None: on a terminal
     with WeakFileLock(lock):
         if not force and file.state_of(blob, deep=True) is FileState.OK:
-            return blob
-        with part.open("ab") as sink:
-            if file.size is not None and sink.tell() > file.size:
-                sink.truncate(0)
-            have = os.fstat(sink.fileno()).st_size
-            _need_space(manifest, file.size or 0)
+            return _link(blob, path)
+        with _Sink(FileIO(part, "ab")) as sink:
+            sink.most = file.size or 0
+            have = sink.tell()
+            if have > sink.most:
+                have = sink.seek(sink.truncate(0))
+            _need_space(manifest, sink.most)
             logger.info("fetching %s from byte %d on", file.path, have)
             http_get(
                 offer.url,
@@ -135,23 +145,41 @@ def _fetch(manifest: Manifest, offer: _Offer, force: bool, progress: bool) -> Pa
                 f" run `argus models pull {manifest.name}` again"
             )
         part.replace(blob)
-    return blob
+        _link(blob, path)
+
+
+class _Sink(BufferedWriter):
+    """Takes as many bytes as were announced: a hub could send without end, or unpack to that."""
+
+    most = 0
+
+    def write(self, data: "ReadableBuffer") -> int:
+        if self.tell() + len(memoryview(data)) > self.most:
+            self.truncate(0)
+            raise OSError("more arrived than the hub had announced, and was thrown away")
+        return super().write(data)
 
 
 def _link(blob: Path, path: Path) -> None:
-    """Make the snapshot's entry: a link, or the file itself where links can't be made."""
+    """Make the snapshot's entry: a link, or the file itself where links can't be made.
+
+    Whoever loads the model meanwhile finds the old entry or the new one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
     try:
-        path.symlink_to(os.path.relpath(blob, path.parent))
+        fresh.symlink_to(os.path.relpath(blob, path.parent))
     except OSError:
         blob.replace(path)
+    else:
+        fresh.replace(path)
 
 
 def _need_space(manifest: Manifest, size: int) -> None:
     """Refuse a download that wouldn't fit; what an earlier try has brought counts."""
     repo = catalog.repo_folder(manifest)
-    size -= sum(part.stat().st_size for part in repo.glob("blobs/*.incomplete"))
+    size -= sum(map(size_of, repo.glob("blobs/*.incomplete")))
     free = shutil.disk_usage(next(p for p in repo.parents if p.exists())).free
     if size > free:
         raise DownloadError(
@@ -189,7 +217,7 @@ def _reason(error: Exception, manifest: Manifest, file: ModelFile) -> str:
         return f"the hub answered {code} for {file.path}: try again later"
     if not isinstance(error, OSError):
         return f"no connection to the hub ({text}): check the network and HF_ENDPOINT, try again"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full at {file.path}: make room or set HF_HOME to another disk"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.filename} can't be written: set HF_HOME to a folder that can"

@@ -43,7 +43,12 @@ class ModelFile:
     def __post_init__(self) -> None:
         path = PurePosixPath(self.path)
         # A manifest must never name anything outside the model's own folder, on any system.
-        if not path.name or path.is_absolute() or ".." in path.parts or set(self.path) & set("\\:"):
+        if (
+            not path.name
+            or path.is_absolute()
+            or ".." in path.parts
+            or set(self.path) & set("\\:\0")
+        ):
             raise ValueError(f"path {self.path!r} leaves the model's folder")
         if self.sha256 is not None and not SHA256.fullmatch(self.sha256):
             raise ValueError(f"sha256 of {self.path} isn't 64 hexadecimal digits")
@@ -101,6 +106,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def size_of(path: Path) -> int:
+    """A file's size in bytes, 0 if another process has just moved or removed it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def models_folder() -> Path:
     """The folder that holds one subfolder per model."""
     return Path(str(files("argus_cli.models")))
@@ -121,7 +134,7 @@ def read_manifest(path: Path) -> Manifest:
         manifest = _build(Manifest, table)
         if manifest.name != path.parent.name:
             raise ValueError(f"name {manifest.name!r} isn't that of the folder")
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ModelDamaged(f"{path}: {error}; reinstall argus") from error
     return manifest
 

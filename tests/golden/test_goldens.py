@@ -140,3 +140,13 @@ def test_every_checkpoint_of_the_family_has_the_published_shape() -> None:
             config.text.vocab_size, config.tokens_per_tile, parameters,
         ), name  # fmt: skip
         assert config.reads_video == name.startswith("SmolVLM2")
+
+
+def test_no_spelling_of_an_added_token_becomes_one_in_text(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    for tokenizer in tokenizers.values():
+        added = tokenizer._inner.get_added_tokens_decoder()
+        text = " ".join(token.content for token in added.values())
+        assert len(added) > 10 and "<|im_end|>" in text and "<fake_token_around_image>" in text
+        assert not added.keys() & set(tokenizer.encode([text]))

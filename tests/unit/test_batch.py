@@ -10,21 +10,23 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import hostile
 import pytest
 import torch
 from conftest import draw
 
 import argus_cli
-from argus_cli import batch
-from argus_cli.batch import caption_each
+from argus_cli import batch, picture_reader
 from argus_cli.captioner import Request
 from argus_cli.captioner.picture import Prepared
 from argus_cli.media.sources import Source
 from argus_cli.schema import Caption, Failure, Sampling
 
 SIZES = ((90, 60), (60, 90), (64, 64), (200, 50), (33, 250), (90, 60), (128, 128))
+caption_each = partial(batch.caption_each, timeout=None)  # starting processes takes a while
 REQUEST = Request(sampling=Sampling(12), prompt="What is {name}, {width} wide?" * 2)
 
 
@@ -190,6 +192,39 @@ def test_a_defect_is_no_failure(tiny, sources, monkeypatch) -> None:  # type: ig
                 list(caption_each(tiny, sources, REQUEST, batch_size=8))
 
 
+def test_a_picture_that_hangs_crashes_or_starves_costs_its_own_place(
+    tiny, sources, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(picture_reader, "read_picture", hostile.read_picture)
+    bad = [Source(f"{name}.jpg", Path(f"{name}.jpg")) for name in ("hang", "crash", "starve")]
+    mixed = [sources[0], *bad, sources[1]]
+    first, hung, crashed, starved, last = batch.caption_each(tiny, mixed, REQUEST, timeout=2.0)
+    assert isinstance(first, Caption) and isinstance(last, Caption)
+    assert hung.message == "hang.jpg: took longer than 2 s, --timeout raises the limit"
+    assert crashed.message == "crash.jpg: its decoder crashed (SIGSEGV)"
+    assert starved.type == "MemoryError" and starved.path == "starve.jpg"
+    assert not children()
+
+
+def test_a_defect_in_a_worker_is_no_failure(tiny, sources, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(picture_reader, "read_picture", hostile.read_picture)
+    with pytest.raises(ZeroDivisionError):
+        list(batch.caption_each(tiny, [Source("defect", Path("defect"))], REQUEST))
+    assert not children()
+
+
+@pytest.mark.parametrize("on_text", [None, str.strip], ids=["batch", "stream"])
+def test_without_a_timeout_pictures_are_read_here(tiny, sources, monkeypatch, on_text) -> None:  # type: ignore[no-untyped-def]
+    def where(*_: object) -> None:
+        raise ZeroDivisionError(os.getpid())
+
+    monkeypatch.setattr(picture_reader, "read_picture", where)
+    with pytest.raises(ZeroDivisionError, match=str(os.getpid())):
+        list(caption_each(tiny, sources, Request(), on_text, timeout=0))
+    with pytest.raises(AttributeError, match="local object"):  # on its way to a worker
+        list(batch.caption_each(tiny, sources, Request(), on_text))
+
+
 def test_reading_ahead_is_bounded(tiny, sources) -> None:  # type: ignore[no-untyped-def]
     taken = 0
 
@@ -217,18 +252,24 @@ def test_reading_ahead_is_bounded_by_bytes(tiny, sources, monkeypatch) -> None: 
     results.close()
 
 
+def children() -> list[int]:
+    """Processes of ours that run or were left as zombies."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(number) for some in lists for number in some.read_text().split()]
+
+
 def readers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == batch.READER}
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
 def test_closing_ends_the_readers(tiny, sources, taken: int) -> None:  # type: ignore[no-untyped-def]
-    results = caption_each(tiny, sources * 20, REQUEST, batch_size=2)
+    results = batch.caption_each(tiny, sources * 20, REQUEST, batch_size=2)
     for _ in range(taken):
         next(results)
     assert bool(readers()) == bool(taken)
     results.close()
-    assert not readers()
+    assert not readers() and not children()
 
 
 def test_a_reader_that_hangs_does_not_hold_up_the_end(tiny, sources, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -264,16 +305,35 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_the_process_cleanly(tiny_folder: Path, sources: list[Source]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_the_process_and_its_workers(
+    tiny_folder: Path, sources: list[Source], number: signal.Signals
+) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tiny_folder), *(s.name for s in sources)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         lines = [process.stdout.readline() for _ in range(9)]
-        process.send_signal(signal.SIGINT)
+        lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+        workers = [number for some in lists for number in some.read_text().split()]
+        process.send_signal(number)
         rest, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (130, b"")
+    code = 130 if number == signal.SIGINT else -number
+    assert (process.returncode, errors) == (code, b"")
     names = [line.decode().rstrip() for line in [*lines, *rest.splitlines()]]
     expected = [sources[number % len(sources)].name for number in range(len(names))]
     assert names == expected
+    assert workers
+    deadline = time.monotonic() + 10
+    while any(map(runs, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(runs, workers))
+
+
+def runs(process: str) -> bool:
+    """Whether it is there, and no zombie that the system has yet to bury."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_generator_left_open_is_quiet_at_exit(tiny_folder: Path, sources: list[Source]) -> None:

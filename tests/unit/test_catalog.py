@@ -231,3 +231,33 @@ def test_looking_for_a_model_imports_next_to_nothing(tmp_path: Path) -> None:
     )
     assert run.stderr == ""
     assert run.stdout.strip() == str(tmp_path / "xdg" / "huggingface" / "hub")
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\xfe", b"../../../elsewhere", b"\0" * 40])
+def test_a_reference_that_a_crash_has_left_is_none(left: bytes) -> None:
+    cache(SMALL)
+    reference = catalog.repo_folder(SMALL) / "refs" / "main"
+    reference.write_bytes(left)
+    assert catalog.status(SMALL).presence is Presence.ABSENT
+    with pytest.raises(ModelMissing, match="argus models pull smolvlm-256m"):
+        catalog.locate(SMALL)
+
+
+def test_a_file_that_another_process_moves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cache(BIG)
+    state_of = ModelFile.state_of
+
+    def move(self: ModelFile, path: Path, **more: bool) -> FileState:
+        state = state_of(self, path, **more)
+        if self.path == "config.json":
+            path.unlink()
+        return state
+
+    monkeypatch.setattr(ModelFile, "state_of", move)
+    assert catalog.status(BIG).bytes_on_disk == len(b"[]") + len(b"weights")
+    assert not (folder / "config.json").exists()
+
+
+def test_a_home_that_nobody_has() -> None:
+    with pytest.raises(ModelMissing, match="~nobody-at-all/model: no such folder"):
+        catalog.find("~nobody-at-all/model")

@@ -44,11 +44,45 @@ def test_what_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "threads"), [("max 100000", 4), ("200000 100000", 2), ("50000 100000", 1), ("", 4)]
+    ("groups", "files", "threads"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 4),
+        ("0::/", {"cpu.max": "200000 100000"}, 2),
+        ("0::/", {"cpu.max": "250000 100000"}, 2),
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("0::/", {"cpu.max": "800000 100000"}, 4),
+        ("0::/", {"cpu.max": "rubbish"}, 4),
+        ("0::/a/b", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),
+        ("0::/a/b", {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, 1),
+        ("0::/../..", {}, 4),
+        (
+            "3:memory:/x\n2:cpu,cpuacct:/a",
+            {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        (
+            "2:cpuacct,cpu:/seen/outside/only",
+            {"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"},
+            1,
+        ),
+        ("2:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ("2:cpu:/", {"cpu/cpu.cfs_quota_us": "1000", "cpu/cpu.cfs_period_us": "0"}, 4),
+        (None, {}, 4),
+    ],
 )
-def test_threads_respect_affinity_and_quota(
-    monkeypatch: pytest.MonkeyPatch, limit: str, threads: int
+def test_threads_respect_affinity_and_quotas(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    groups: str | None,
+    files: dict[str, str],
+    threads: int,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    monkeypatch.setattr(Path, "read_text", lambda self: limit)
+    monkeypatch.setattr(device, "_GROUPS", tmp_path)
+    monkeypatch.setattr(device, "_GROUPS_OF_SELF", tmp_path / "self")
+    if groups is not None:
+        (tmp_path / "self").write_text(groups + "\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     assert device.available_threads() == threads

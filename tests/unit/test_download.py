@@ -1,12 +1,15 @@
 """Pulling a model from a hub on the loopback: what arrives, what is checked, what is said."""
 
 import errno
+import gzip
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +18,9 @@ from typing import Any
 import pytest
 from hub_server import COMMIT, REPO, Hub, serve, sha256
 
+from argus_cli.cli.stderr import PrintableFormatter, say_what_the_hub_says
 from argus_cli.errors import DownloadError, ModelDamaged
-from argus_cli.zoo import catalog
+from argus_cli.zoo import catalog, download
 from argus_cli.zoo.catalog import Presence
 from argus_cli.zoo.download import pull
 from argus_cli.zoo.manifest import Manifest, ModelFile
@@ -146,6 +150,83 @@ def test_wrong_bytes_do_not_stay(hub: Hub, wrong: bytes, pinned: bool) -> None:
     assert (pull(manifest).path / WEIGHTS_FILE).read_bytes() == WEIGHTS
 
 
+@pytest.mark.parametrize("zeros", [len(WEIGHTS) + 1, 50_000_000])
+def test_a_small_answer_that_unpacks_to_a_large_one_stays_small(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, zeros: int
+) -> None:
+    hub.instead[WEIGHTS_FILE] = gzip.compress(bytes(zeros), 1)
+    hub.more_headers = {"Content-Encoding": "gzip"}
+    largest = 0
+    truncate = download._Sink.truncate
+
+    def see(self: download._Sink, size: int | None = None) -> int:
+        nonlocal largest
+        largest = max(largest, self.tell())
+        return truncate(self, size)
+
+    monkeypatch.setattr(download._Sink, "truncate", see)
+    with pytest.raises(DownloadError, match="more arrived than the hub had announced"):
+        pull(replace(MANIFEST, files=MANIFEST.files[1:]))
+    assert largest <= len(WEIGHTS) and sum(path.stat().st_size for path in blobs()) == 0
+
+
+@pytest.mark.parametrize("size", ["", "-5", "much"])
+def test_a_hub_has_to_say_how_much_it_sends(hub: Hub, size: str) -> None:
+    hub.more_headers = {"X-Linked-Size": size}
+    weights = ModelFile(path=WEIGHTS_FILE)
+    with pytest.raises(DownloadError, match="isn't a hub: check HF_ENDPOINT"):
+        pull(replace(MANIFEST, files=(weights,)))
+    assert hub.requests("GET") == []
+
+
+def test_what_is_left_of_a_larger_file_is_no_beginning(hub: Hub) -> None:
+    part = catalog.repo_folder(MANIFEST) / "blobs" / f"{sha256(WEIGHTS)}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(len(WEIGHTS) + 1))
+    assert (pull(MANIFEST).path / WEIGHTS_FILE).read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x", "/cdn/x"]
+)
+def test_a_redirect_leads_to_a_web_server_or_nowhere(hub: Hub, target: str) -> None:
+    hub.more_headers = {"Location": target}
+    with pytest.raises(DownloadError, match="tiny: "):
+        pull(replace(MANIFEST, files=MANIFEST.files[1:]))
+    assert blobs() == [] or [path.stat().st_size for path in blobs()] == [0]
+
+
+def test_a_hubs_words_cannot_steer_the_terminal(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    hub.more_headers = {"X-HF-Warning": "topic; \x1b]0;x\x07evil\x9b31m"}
+    say_what_the_hub_says()
+    pull(MANIFEST)
+    told = [PrintableFormatter().format(record) for record in caplog.records]
+    assert told == ["argus:  ]0;x evil 31m"]
+    assert logging.getLogger("huggingface_hub").handlers == []  # else it says them too
+
+
+def test_two_pulls_at_once(hub: Hub) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(pull, MANIFEST, progress=False) for _ in range(3)]
+        assert {one.result().revision for one in found} == {COMMIT}
+    assert len(hub.requests("GET")) == 3  # each file once; the weights come by a redirect
+    assert all(path.is_symlink() for path in catalog.snapshot(MANIFEST).iterdir())
+
+
+def test_whoever_loads_during_a_forced_pull_finds_the_files(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = pull(MANIFEST)
+    replaced = Path.replace
+
+    def see(self: Path, target: Path) -> Path:
+        assert (found.path / WEIGHTS_FILE).read_bytes() == WEIGHTS
+        return replaced(self, target)
+
+    monkeypatch.setattr(Path, "replace", see)
+    pull(MANIFEST, force=True)
+
+
 def test_another_file_than_the_pinned_one_is_not_even_fetched(hub: Hub) -> None:
     pinned = replace(MANIFEST.files[1], sha256="0" * 64)
     with pytest.raises(ModelDamaged, match="the hub offers another model.safetensors"):
@@ -266,7 +347,11 @@ def test_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [(errno.ENOSPC, "the disk is full"), (errno.EROFS, ".*/blobs can't be written")],
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EFBIG, "the disk is full"),
+        (errno.EROFS, ".*/blobs can't be written"),
+    ],
 )
 def test_a_disk_that_refuses(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, code: int, message: str

@@ -64,6 +64,11 @@ def test_srt_numbers_from_one() -> None:
     assert to_srt(FILM).startswith("1\n00:00:00,000 --> 00:00:10,000\nA dog runs.\n\n2\n")
 
 
+def test_nothing_in_srt_is_markup() -> None:
+    film = replace(FILM, segments=(Segment(0, 1, r"<font size=99>a{\an8}b</b> 1 < 2 {x} c<", 0),))
+    assert cues(to_srt(film)) == [(0, 1, r"< font size=99>a{ \an8}b< /b> 1 < 2 { x} c<")]
+
+
 def test_vtt_header_note_and_escapes() -> None:
     text = to_vtt(FILM)
     assert text.startswith("WEBVTT\n\nNOTE made by argus with tiny local float32, prompt: ")
@@ -123,6 +128,12 @@ def test_pages_into_a_folder_and_whole_or_not_at_all(tmp_path: Path) -> None:
     writer.write(Failure("two.mp4", "VideoError", "x"), {})
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["one.srt"]
     assert (tmp_path / "out/one.srt").read_text() == SUBTITLES["srt"](FILM)
+
+    (tmp_path / "ours").write_text("precious")
+    (tmp_path / "out/three.srt").symlink_to(tmp_path / "ours")
+    writer.write(replace(FILM, path="three.mp4"), {})
+    assert (tmp_path / "ours").read_text() == "precious"
+    assert (tmp_path / "out/three.srt").read_text() == SUBTITLES["srt"](FILM)
 
     (tmp_path / "folder.srt").mkdir()
     with pytest.raises(UsageError, match="--output"):

@@ -79,7 +79,8 @@ def test_a_bad_manifest_is_refused(tmp_path: Path, old: str, new: str, complaint
 
 
 @pytest.mark.parametrize(
-    "path", ["", ".", "..", "../x", "a/../../x", "/etc/x", "//x", r"a\b", r"..\x", "C:/x", "C:x"]
+    "path",
+    ["", ".", "..", "../x", "a/../../x", "/etc/x", "//x", r"a\b", r"..\x", "C:/x", "C:x", "a\0b"],
 )
 def test_a_path_must_stay_in_the_folder(path: str) -> None:
     with pytest.raises(ValueError, match="leaves the model's folder"):

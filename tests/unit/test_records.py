@@ -11,7 +11,7 @@ from conftest import draw
 
 from argus_cli.errors import UsageError
 from argus_cli.output.lines import LINES, CsvRows, Entry, ImageFolder, JsonLines, parse_record
-from argus_cli.output.records import WRITERS
+from argus_cli.output.records import WRITERS, printable
 from argus_cli.schema import Caption, Failure, Segment, Timings, VideoCaption, VideoTimings
 
 DONE = Caption(
@@ -28,6 +28,7 @@ FILM = VideoCaption(
     dtype="float32", device="cpu", prompt="?", seed=None, seconds=VideoTimings(0, 0, 0),
 )  # fmt: skip
 HOSTILE = [
+    "\uff1d1", "\uff20x", "'\uff0b1",
     "=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx", "'=1", "''=1", "'tis", 'say "a, b"',
     "two\nlines\r\nof text", "", " ", "Grüße, 世界 🐕", "trailing\n", ",,,", '"', "nul\0",
 ]  # fmt: skip
@@ -64,7 +65,7 @@ def test_csv_columns_and_line_ends() -> None:
     assert bad["error"] == "ImageError: bad.jpg: no picture"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\uff1d1"])
 def test_no_spreadsheet_takes_a_csv_cell_for_a_formula(text: str) -> None:
     row = next(csv.reader([CsvRows().line(replace(DONE, path=text, caption=text))]))
     assert row[:2] == [f"'{text}"] * 2
@@ -123,3 +124,58 @@ def test_datasets_reads_imagefolder(tmp_path: Path) -> None:
     )
     shown = {row["text"]: row["image"].size for row in read}
     assert shown == dict.fromkeys(captions.values(), (40, 30))
+
+
+STEERING = [
+    "\x1b]0;x\x07", "\0", "\t", "\n", "\r", "\x7f", "\x9b31m", "\u061c", "\u200b", "\u200e",
+    "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069", "\ufeff",
+]  # fmt: skip
+# The same as a system without UTF-8 hands them over, and what another encoding takes for one.
+BYTES = [b"\xc2\x9b31m", b"\xe2\x80\xae", b"\x9b31m", b"\x80"]
+FOREIGN = [raw.decode("ascii", "surrogateescape") for raw in BYTES]
+
+
+@pytest.mark.parametrize("text", [*STEERING, *FOREIGN], ids=ascii)
+def test_printable_text_is_one_line_that_steers_nothing(text: str) -> None:
+    shown = printable(f"a{text}b")
+    assert shown.startswith("a ") and shown.endswith("b") and len(shown.splitlines()) == 1
+    raw = shown.encode("utf-8", "surrogateescape")
+    assert raw.decode("latin-1").isprintable() or not raw.isascii()
+    assert not any(odd in shown for odd in STEERING) and b"\x9b" not in raw and b"\x80" not in raw
+
+
+@pytest.mark.parametrize("raw", [b"caf\xc3\xa9", "世界 🐕".encode(), b"caf\xe9", b"\xff\xfe"])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_other_bytes_of_a_file_name_come_out_as_they_are_on_disk(raw: bytes, encoding: str) -> None:
+    shown = printable(raw.decode(encoding, "surrogateescape"))
+    assert shown.encode("utf-8", "surrogateescape") == raw
+
+
+def test_a_surrogate_of_no_byte_can_be_printed() -> None:
+    assert printable("a\ud800\udc00b\udfff") == "a\ufffd\ufffdb\ufffd"
+
+
+@pytest.mark.parametrize("text", [*STEERING, "\ud800"], ids=ascii)
+@pytest.mark.parametrize("format", ["json", "jsonl"])
+def test_json_steers_no_terminal_and_reads_back(format: str, text: str) -> None:
+    stream = StringIO()
+    writer = WRITERS[format](stream, False)
+    writer.write(replace(DONE, caption=text))
+    writer.close()
+    shown = stream.getvalue()
+    assert json.loads(shown)["caption"] == text
+    assert all(c == "\n" or c.isprintable() for c in shown if c not in "\u200b")
+    assert len(shown.splitlines()) == shown.count("\n")
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("text", STEERING, ids=ascii)
+def test_csv_is_neutral_on_a_terminal_and_whole_in_a_file(text: str) -> None:
+    for stream in (Terminal(), StringIO()):
+        WRITERS["csv"](stream, True).write(replace(DONE, path=f"a{text}b"))
+        steers = any(odd in stream.getvalue() for odd in STEERING if odd not in "\r\n")
+        assert steers is (not stream.isatty() and text not in "\r\n")

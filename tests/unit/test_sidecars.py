@@ -241,5 +241,33 @@ def test_a_sidecar_that_cannot_be_read_fails_its_record(pictures: Make) -> None:
     Path("a.txt").mkdir()
     sidecars = plan([source], "txt")
     assert sidecars.todo(source)
-    with pytest.raises(InputError, match="a.txt: Is a directory"):
+    with pytest.raises(InputError, match="a.txt: left as it is, no file"):
         sidecars.write(source, CAPTION)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("target", ["", "precious"])
+@pytest.mark.parametrize("extension", ["txt", "xmp"])
+def test_nothing_is_written_through_a_link(
+    pictures: Make, mode: Mode, target: str, extension: str
+) -> None:
+    [source] = pictures("a.jpg")
+    Path("ours").write_text(target)
+    Path(f"a.{extension}").symlink_to("ours")
+    sidecars = plan([source], extension, mode=mode)
+    with pytest.raises(InputError, match=f"a.{extension}: left as it is, a link"):
+        sidecars.write(source, CAPTION)
+    assert Path("ours").read_text() == target
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_sidecar_that_never_ends_is_not_read(pictures: Make, mode: Mode) -> None:
+    [pipe, huge] = pictures("pipe.jpg", "huge.jpg")
+    os.mkfifo("pipe.txt")
+    with open("huge.txt", "wb") as file:
+        file.truncate(2**40)
+    sidecars = plan([pipe, huge], "txt", mode=mode)
+    for source in (pipe, huge):
+        assert sidecars.todo(source)
+        with pytest.raises(InputError, match="left as it is, no file of at most 64 MiB"):
+            sidecars.write(source, CAPTION)

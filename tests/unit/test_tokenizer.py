@@ -1,5 +1,7 @@
 """Text out of ids, character by character, and text in that stays text."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,29 @@ def test_damaged_or_oversized_tokenizer_is_named(tokenizer: Tokenizer, tmp_path:
     save_tokenizer(path)
     with pytest.raises(ModelDamaged, match=r"tokens, but config\.json has 100"):
         Tokenizer(path, 100)
+
+
+def test_a_pipe_is_no_tokenizer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(ModelDamaged, match="no file of at most"):
+        Tokenizer(tmp_path / "tokenizer.json", 400)
+
+
+def test_a_token_says_no_more_than_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    save_tokenizer(path)
+    raw = json.loads(path.read_text())
+    raw["added_tokens"].append(raw["added_tokens"][0] | {
+        "id": 399, "content": "x" * 10**5, "special": False,
+    })  # fmt: skip
+    path.write_text(json.dumps(raw))
+    decoder = IncrementalDecoder(Tokenizer(path, 400))
+    [token] = decoder._tokenizer.encode([Special("x" * 10**5)])
+    assert len(decoder.push(token) + decoder.push(token)) == 2 * 1024
+
+
+def test_a_token_beyond_the_embeddings_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer_of_less = Tokenizer(tokenizer._path, 400)
+    tokenizer_of_less._vocab_size = 100
+    with pytest.raises(ModelDamaged, match=r"tokenizer\.json: token \d+ of 100"):
+        tokenizer_of_less.encode(["Describe this image."])

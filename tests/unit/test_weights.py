@@ -1,20 +1,24 @@
 """Loading is strict: whatever doesn't fit is an error that names file and tensor."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from pickle import dumps
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from argus_cli.errors import ModelDamaged
+from argus_cli.smolvlm import weights
 from argus_cli.smolvlm.config import read_config
 from argus_cli.smolvlm.model import SmolVLM
 from argus_cli.smolvlm.weights import load_model
 
 NORM = "model.text_model.norm.weight"
+LARGE = "model.text_model.embed_tokens.weight"
 
 
 @pytest.fixture
@@ -63,7 +67,61 @@ def test_a_truncated_file_is_named(folder: Path, keep: int) -> None:
 def test_a_pickle_is_not_read(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelDamaged, match=r"missing; argus reads weights from safetensors alone"):
+        load(folder)
+
+
+class Trap:
+    """What runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("a pickle was read",)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda trap, path: path.write_bytes(dumps(trap))])
+def test_a_pickle_under_another_name_is_not_read(
+    folder: Path, save: Callable[[object, Path], object]
+) -> None:
+    save(Trap(), folder / "model.safetensors")
+    with pytest.raises(ModelDamaged, match=r"model\.safetensors: damaged or truncated"):
+        load(folder)
+
+
+def test_a_pipe_is_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
     with pytest.raises(ModelDamaged, match=r"model\.safetensors: missing"):
+        load(folder)
+
+
+def test_sizes_that_no_machine_holds(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    block = dict.fromkeys(("kernel_size", "stride", "expand_ratio", "out_channels"), 2**20)
+    config["vision_config"]["stem"] = {
+        "first_channels": 2**20, "last_channels": 1, "blocks": [block | {"repeats": 1}],
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelDamaged, match=r"config\.json: .*overflow"):
+        load(folder)
+
+
+@pytest.mark.parametrize("become", ["gone", "another"])
+def test_weights_that_change_while_they_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, become: str
+) -> None:
+    path = folder / "model.safetensors"
+    compare = weights._compare_names
+
+    def change(*names: object) -> None:
+        compare(*names)  # type: ignore[arg-type]
+        if become == "gone":
+            path.unlink()
+        else:
+            rewrite(folder, lambda state: state.update({LARGE: torch.ones(1)}))
+
+    monkeypatch.setattr(weights, "_compare_names", change)
+    monkeypatch.setattr(weights, "_LARGE", 0)
+    with pytest.raises(ModelDamaged, match=r"model\.safetensors: damaged|were replaced"):
         load(folder)
 
 
@@ -95,9 +153,19 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
         load(folder)
 
 
-def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "weight_map",
+    [
+        *({NORM: name} for name in (
+            "../elsewhere.safetensors", "/elsewhere.safetensors", "..\\elsewhere.safetensors", "..",
+            "x\0.safetensors", "\u202ex.safetensors", "pytorch_model.bin", 5, {}, None,
+        )),
+        {}, [], "x",
+    ],
+)  # fmt: skip
+def test_a_shard_outside_the_folder_is_refused(folder: Path, weight_map: object) -> None:
     (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
-    index = {"weight_map": {NORM: "../elsewhere.safetensors"}}
+    index = {"weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelDamaged, match="doesn't list plain file names"):
         load(folder)

@@ -1,0 +1,114 @@
+"""Films read in a process of their own: the same answers, and a film's end is not ours."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import hostile
+import pytest
+from films import damaged, film, steady
+
+from argus_cli import film_reader as module
+from argus_cli.errors import VideoError
+from argus_cli.film_reader import film_reader
+from argus_cli.media.scenes import scene_cuts
+from argus_cli.media.videos import frames, probe
+
+TIMES = [0.0, 0.5, 1.2]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("films") / "clip.mp4"
+    path.write_bytes(film(steady(40)))
+    return path
+
+
+@contextmanager
+def piped(path: Path) -> Iterator[BinaryIO]:
+    ours, theirs = os.pipe()
+    os.write(theirs, path.read_bytes())
+    os.close(theirs)
+    with open(ours, "rb") as stream:
+        yield stream
+
+
+@contextmanager
+def as_it_is(film: object) -> Iterator[object]:
+    yield film
+
+
+@pytest.mark.parametrize(
+    "how",
+    [as_it_is, lambda path: as_it_is(BytesIO(path.read_bytes())), piped],
+    ids=["path", "stream", "pipe"],
+)
+def test_a_film_is_the_same_wherever_it_is_read(clip: Path, how: Callable[[Path], object]) -> None:
+    with how(clip) as source, film_reader(source, 60.0) as ask:  # type: ignore[attr-defined]
+        assert ask(hostile.parent) == os.getpid()
+        assert ask(probe) == probe(clip)
+        assert ask(scene_cuts, start=0.0, end=9.0) == scene_cuts(clip)
+        for (frame, picture), (other, same) in zip(
+            ask(frames, TIMES), frames(clip, TIMES), strict=True
+        ):
+            assert frame == other and picture.tobytes() == same.tobytes()
+
+
+def test_without_a_timeout_it_is_read_here(clip: Path) -> None:
+    with film_reader(clip, None) as ask:
+        assert ask(hostile.parent) == os.getppid()
+
+
+@pytest.mark.parametrize("function", [hostile.hang, hostile.read_in_circles])
+def test_a_film_that_leads_nowhere(clip: Path, function: Callable[[BinaryIO], None]) -> None:
+    with (
+        pytest.raises(VideoError, match=rf"^{clip}: took longer than 0.3 s, --timeout raises"),
+        film_reader(clip, 0.3) as ask,
+    ):
+        ask(function)  # type: ignore[arg-type]
+
+
+def test_reading_on_is_getting_on(tmp_path: Path) -> None:
+    long = tmp_path / "long.mp4"
+    long.write_bytes(bytes(2**21))
+    with film_reader(long, 1.0) as ask:
+        assert ask(hostile.read_slowly) == 2**21  # type: ignore[arg-type]
+
+
+def test_warnings_are_heard(caplog: pytest.LogCaptureFixture) -> None:
+    content = damaged(film(steady(60), "mpegts/libx264"), 0.4, 0.6)
+    with film_reader(content, 60.0) as ask:
+        list(ask(frames, steady(60)))
+    assert any(
+        message.startswith("<bytes>: damaged, nothing decodes") for message in caplog.messages
+    )
+
+
+def test_a_film_that_is_gone(tmp_path: Path) -> None:
+    with (
+        pytest.raises(VideoError, match="gone.mp4: No such file"),
+        film_reader(tmp_path / "gone.mp4", 60.0),
+    ):
+        pass
+
+
+def test_leaving_early_leaves_no_process(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(
+        module, "Worker", lambda *args, make=module.Worker: made.append(make(*args)) or made[0]
+    )
+    with film_reader(clip, 60.0) as ask:
+        next(ask(frames, TIMES))
+    assert not made[0].is_alive
+
+
+def test_a_python_that_can_not_be_started_again(
+    clip: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.executable", None)
+    with film_reader(clip, 60.0) as ask:
+        assert ask(probe) == probe(clip)
+    assert caplog.messages[0].startswith(f"{clip}: read without a time limit")

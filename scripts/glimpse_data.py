@@ -1,22 +1,25 @@
-"""What glimpse learns from: clean captions, photos, their crops, and the stem's maps of them.
+"""What glimpse learns from: clean captions, photos packed into shards, and random views of them.
 
 Needs the photos (see models/glimpse/README.md for where they come from) and the caption files;
 knows nothing of the training itself.
 """
 
 import csv
+import io
 import json
+import math
 import random
 import re
+import tomllib
+import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageEnhance
 
-TILE = 512
+SIDE = 256  # of the pictures that the model looks at
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 
 
@@ -70,47 +73,6 @@ def sentences(labels: Path) -> list[str]:
     return [text for text in cleaned if 15 <= len(text) <= 160 and text.isascii()]
 
 
-# What people photograph and Flickr8k lacks: folder of photos below data/photos -> (noun phrase,
-# kind, photos). {} stands for the name of the folder that a photo is in.
-LABELLED = {
-    "pets/dataset/training_set/cats": ("a cat", "animal", 500),
-    "pets/dataset/training_set/dogs": ("a dog", "animal", 150),
-    "tf_flowers/*/*_train/daisy": ("daisies", "flower", 90),
-    "tf_flowers/*/*_train/dandelion": ("a dandelion", "flower", 90),
-    "tf_flowers/*/*_train/roses": ("roses", "flower", 90),
-    "tf_flowers/*/*_train/sunflowers": ("sunflowers", "flower", 90),
-    "tf_flowers/*/*_train/tulips": ("tulips", "flower", 90),
-    "grocery/dataset/train/Fruit/*": ("{}", "food", 260),
-    "grocery/dataset/train/Vegetables/*": ("{}", "food", 200),
-    "grocery/dataset/train/Packages/*": ("cartons of {}", "food", 80),
-} | {
-    f"miniplaces/*/*/train/{folder}": (phrase, kind, 26)
-    for folder, phrase, kind in (
-        ("b/bathroom", "a bathroom", "room"), ("b/bedroom", "a bedroom", "room"),
-        ("k/kitchen", "a kitchen", "room"), ("l/living_room", "a living room", "room"),
-        ("d/dining_room", "a dining room", "room"), ("o/office", "an office", "room"),
-        ("c/classroom", "a classroom", "room"), ("r/restaurant", "a restaurant", "room"),
-        ("c/coffee_shop", "a coffee shop", "room"), ("s/supermarket", "a supermarket", "room"),
-        ("b/bookstore", "a bookstore", "room"), ("c/corridor", "a corridor", "room"),
-        ("b/bridge", "a bridge", "place"), ("c/coast", "a rocky coast", "place"),
-        ("h/harbor", "boats in a harbor", "place"), ("h/highway", "a highway", "place"),
-        ("l/lighthouse", "a lighthouse", "place"), ("m/mountain", "a mountain", "place"),
-        ("p/parking_lot", "cars in a parking lot", "place"), ("r/river", "a river", "place"),
-        ("r/railroad_track", "a railroad track", "place"), ("v/valley", "a green valley", "place"),
-        ("s/skyscraper", "tall buildings", "place"), ("r/rainforest", "a forest", "place"),
-        ("c/church/outdoor", "a church", "place"), ("f/fountain", "a fountain", "place"),
-        ("c/corn_field", "a field", "place"), ("d/driveway", "a house with a driveway", "place"),
-        ("i/iceberg", "an iceberg", "place"), ("d/desert/sand", "sand dunes", "place"),
-    )
-}  # fmt: skip
-
-TEMPLATES = {
-    "animal": ("{}.", "A close up of {}.", "A photo of {}.", "{} in front of the camera."),
-    "flower": ("{}.", "A close up of {}.", "{} in bloom.", "{} growing in a garden."),
-    "food": ("{}.", "{} in a store.", "{} for sale at a grocery store.", "A lot of {}."),
-    "room": ("{}.", "The inside of {}.", "A view of {}.", "A photo of {}."),
-    "place": ("{}.", "A view of {}.", "A photo of {}.", "A picture of {} outside."),
-}
 _PLURAL = {
     "Mango": "mangoes", "Peach": "peaches", "Tomato": "tomatoes", "Potato": "potatoes",
     "Passion-Fruit": "passion fruit", "Asparagus": "asparagus", "Garlic": "garlic",
@@ -119,82 +81,144 @@ _PLURAL = {
 }  # fmt: skip
 
 
-def labelled(root: Path) -> list[Photo]:
-    """A few photos of each class, with captions made of templates; a tenth is kept apart."""
+@dataclass(frozen=True)
+class Label:
+    """What the photos of some folders show."""
+
+    pattern: str  # of folders below the photos' root
+    phrase: str
+    sentences: tuple[str, ...]
+    photos: int  # to train on at most
+
+
+def labels() -> list[Label]:
+    """What is in glimpse_labels.toml."""
+    kinds = tomllib.loads(Path(__file__).with_name("glimpse_labels.toml").read_text("utf-8"))
+    return [
+        Label(pattern, phrase, tuple(kind["sentences"]), kind["photos"])
+        for kind in kinds.values()
+        for pattern, phrase in kind["folders"].items()
+    ]
+
+
+def labelled(root: Path, *, held_out: bool = False) -> list[Photo]:
+    """A few photos of each label with captions made of templates; a tenth is kept apart."""
     found = []
-    for pattern, (phrase, kind, number) in LABELLED.items():
-        folders = sorted(root.glob(pattern))
+    for label in labels():
+        folders = sorted(root.glob(label.pattern))
         paths = [p for folder in folders for p in sorted(folder.rglob("*.jpg"))]
-        paths = [p for p in paths if zlib.crc32(p.name.encode()) % 10]  # for the evaluation
-        random.Random(pattern).shuffle(paths)
-        for path in paths[:number]:
-            named = next((f.name for f in folders if f in path.parents), "")
-            plural = named.replace("-", " ").lower()
-            if "Packages" not in pattern:
-                plural = _PLURAL.get(named, plural + "s")
-            noun = phrase.format(plural)
-            texts = (template.format(noun) for template in TEMPLATES[kind])
+        paths = [p for p in paths if (zlib.crc32(p.name.encode()) % 10 == 0) == held_out]
+        random.Random(label.pattern).shuffle(paths)
+        for path in paths[: label.photos]:
+            noun = label.phrase.format(**_names(path, folders))
+            texts = (sentence.format(noun) for sentence in label.sentences)
             found.append(Photo(path, tuple(text[0].upper() + text[1:] for text in texts)))
     return found
 
 
-def view(picture: Image.Image, variant: int, rng: random.Random) -> tuple[Image.Image, bool]:
-    """One view of a photo at TILE px, and whether it is mirrored.
+def _names(path: Path, folders: list[Path]) -> dict[str, str]:
+    """What the photo's folder is called, one of them and many."""
+    folder = next(folder.name for folder in folders if folder in path.parents)
+    name = folder.replace("-", " ").lower()
+    return {"name": name, "plural": _PLURAL.get(folder, name + "s")}
 
-    Variant 0 is the whole photo, squeezed, as the model sees it at work, 1 its mirror image, higher
-    ones are random crops of varied aspect, mirrored half of the time.
+
+# ---------------------------------------------------------------------- shards
+
+SHARD_BYTES = 50 * 2**20
+_SHORT_SIDE = 320  # larger photos are packed smaller: the model looks at SIDE px
+
+
+def pack(photos: list[Photo], prefix: Path) -> None:
+    """Write photos and captions as PREFIX-000.zip, PREFIX-001.zip...: each a member n.jpg and
+    captions.json, under 60 MB, complete or not there."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    for old in prefix.parent.glob(f"{prefix.name}-*.zip"):
+        old.unlink()
+    waiting, number = list(reversed(photos)), 0
+    while waiting:
+        shard = prefix.parent / f"{prefix.name}-{number:03}.zip"
+        partial, captions, size = shard.with_suffix(".tmp"), [], 0
+        with zipfile.ZipFile(partial, "w") as file:
+            while waiting and size < SHARD_BYTES:
+                photo = waiting.pop()
+                content = _small(photo.path)
+                file.writestr(f"{len(captions)}.jpg", content)
+                captions.append(photo.captions)
+                size += len(content)
+            file.writestr("captions.json", json.dumps(captions))
+        partial.replace(shard)
+        number += 1
+
+
+def _small(path: Path) -> bytes:
+    """The photo's bytes, or those of a smaller one."""
+    with Image.open(path) as picture:
+        if picture.format == "JPEG" and min(picture.size) <= _SHORT_SIDE:
+            return path.read_bytes()
+        share = min(1.0, _SHORT_SIDE / min(picture.size))
+        size = tuple(round(side * share) for side in picture.size)
+        file = io.BytesIO()
+        small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        small.save(file, "JPEG", quality=92)
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class PackedPhoto:
+    """A photo's JPEG and what people wrote about it."""
+
+    jpeg: bytes
+    captions: tuple[str, ...]
+
+    def open(self) -> Image.Image:
+        with Image.open(io.BytesIO(self.jpeg)) as picture:
+            return picture.convert("RGB")
+
+
+def unpack(prefix: Path) -> list[PackedPhoto]:
+    """What ``pack`` wrote, all of it in memory."""
+    found = []
+    for shard in sorted(prefix.parent.glob(f"{prefix.name}-*.zip")):
+        with zipfile.ZipFile(shard) as file:
+            captions = json.loads(file.read("captions.json"))
+            found += [
+                PackedPhoto(file.read(f"{number}.jpg"), tuple(texts))
+                for number, texts in enumerate(captions)
+            ]
+    if not found:
+        raise SystemExit(f"{prefix}-*.zip: not there, run the stage `pack` first")
+    return found
+
+
+def whole(picture: Image.Image) -> np.ndarray:
+    """uint8 [SIDE, SIDE, 3] of the whole photo, squeezed, as the model sees it at work."""
+    return np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+
+
+def view(picture: Image.Image, rng: random.Random) -> tuple[np.ndarray, bool]:
+    """One random view of a photo, uint8 [SIDE, SIDE, 3], and whether it is mirrored.
+
+    Crops of varied aspect (Flickr8k's copies are squeezed, users' photos are not), colours a bit
+    off, mirrored half of the time; nothing that would make a caption wrong.
     """
     box = None
-    if variant > 1:
-        area = rng.uniform(0.55, 1.0)
-        aspect = rng.uniform(0.75, 1.33)
+    if rng.random() < 0.75:
+        area, aspect = rng.uniform(0.5, 1.0), math.exp(rng.uniform(-0.4, 0.4))
         width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
         left, top = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
         w, h = picture.size
         box = (left * w, top * h, (left + width) * w, (top + height) * h)
-    mirrored = variant == 1 or (variant > 1 and rng.random() < 0.5)
-    small = picture.resize((TILE, TILE), Image.Resampling.LANCZOS, box=box)
-    return (small.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else small), mirrored
+    small = picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=box)
+    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+        if rng.random() < 0.5:
+            small = enhance(small).enhance(rng.uniform(0.75, 1.25))
+    mirrored = rng.random() < 0.5
+    if mirrored:
+        small = small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(small), mirrored
 
 
 def usable(captions: tuple[str, ...], mirrored: bool) -> tuple[str, ...]:
     """A mirrored photo loses the captions that say left or right."""
     return tuple(text for text in captions if not (mirrored and _SIDES.search(text)))
-
-
-def views(photos: list[Photo], variant: int, start: int) -> Iterator[tuple[np.ndarray, bool]]:
-    """uint8 [TILE, TILE, 3] of each photo from ``start`` on; the crop depends on the name alone."""
-    for photo in photos[start:]:
-        rng = random.Random(f"{photo.path.name}/{variant}")
-        with Image.open(photo.path) as picture:
-            small, mirrored = view(picture.convert("RGB"), variant, rng)
-        yield np.asarray(small), mirrored
-
-
-class FeatureFile:
-    """The stem's maps of one set of photos in one variant: float16 [photos, G*G, C] on disk.
-
-    Rows are written in order and counted beside the file, so that a stopped run goes on.
-    """
-
-    def __init__(self, path: Path, photos: int, shape: tuple[int, int]):
-        self.path, self.meta = path, path.with_suffix(".json")
-        mode = "r+" if path.exists() else "w+"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.rows = np.lib.format.open_memmap(
-            path, mode=mode, dtype=np.float16, shape=None if mode == "r+" else (photos, *shape)
-        )
-        self.mirrored: list[bool] = json.loads(self.meta.read_text()) if self.meta.exists() else []
-
-    @property
-    def complete(self) -> bool:
-        return len(self.mirrored) == len(self.rows)
-
-    def append(self, maps: np.ndarray, mirrored: list[bool]) -> None:
-        start = len(self.mirrored)
-        self.rows[start : start + len(maps)] = maps
-        self.rows.flush()
-        self.mirrored += mirrored
-        partial = self.meta.with_suffix(".tmp")
-        partial.write_text(json.dumps(self.mirrored))
-        partial.replace(self.meta)

@@ -1,9 +1,9 @@
 """Train glimpse, the bundled model. Stages, each resumable, run in this order:
 
   tokenizer   a byte-level BPE of its own from the caption sentences
-  features    the frozen stem's maps of every photo, in several views
+  pack        the photos and their captions as shards
   text        the decoder alone, on the sentences
-  captions    everything but the stem, on photos and captions
+  captions    all of it but the first layers of the stem, on photos and captions
   critic      the same on its own samples, rewarded by CIDEr (Rennie et al. 2017)
   export      the averaged weights as a model folder
 
@@ -18,23 +18,38 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from glimpse_data import FeatureFile, Photo, flickr8k, labelled, sentences, usable, views
+from glimpse_data import (
+    SIDE,
+    PackedPhoto,
+    flickr8k,
+    labelled,
+    pack,
+    sentences,
+    unpack,
+    usable,
+    view,
+    whole,
+)
 from reward import Cider, words
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from argus_cli.smolvlm.cache import KVCache
 from argus_cli.smolvlm.config import ModelConfig, parse_model
 from argus_cli.smolvlm.decoder import rotary_table
 from argus_cli.smolvlm.model import SmolVLM
-from argus_cli.smolvlm.stem import ConvStem
 from argus_cli.zoo.manifest import sha256_of
 
 RUN = Path("runs/glimpse")
@@ -43,7 +58,7 @@ SPECIALS = [
     "<fake_token_around_image>", "<image>", "<end_of_utterance>",
 ]  # fmt: skip
 VOCABULARY = 4096
-VARIANTS = 4
+TOKENS = (SIDE // 32) ** 2  # of a picture
 # What a user may ask in the image's turn; glimpse captions whatever the words are.
 PROMPTS = (
     "Describe this image in one sentence.",
@@ -58,7 +73,7 @@ CONFIG = {
     "architectures": ["Idefics3ForConditionalGeneration"],
     "model_type": "glimpse",
     "image_token_id": SPECIALS.index("<image>"),
-    "scale_factor": 2,
+    "scale_factor": 1,
     "tie_word_embeddings": True,
     "text_config": {
         "model_type": "llama", "hidden_size": 384, "intermediate_size": 1024,
@@ -68,7 +83,7 @@ CONFIG = {
     },
     "vision_config": {
         "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 3,
-        "num_attention_heads": 6, "num_channels": 3, "image_size": 512, "patch_size": 32,
+        "num_attention_heads": 6, "num_channels": 3, "image_size": SIDE, "patch_size": 32,
         "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh",
         "stem": {
             "first_channels": 32,
@@ -147,52 +162,18 @@ def pretrained_stem() -> dict[str, Tensor]:
     return state
 
 
-def compute_features(options: argparse.Namespace) -> None:
-    """Maps of every split and variant, the ones that are needed first first."""
-    stem = build_model().vision_model.embeddings.patch_embedding
-    assert isinstance(stem, ConvStem)
-    stem = stem.eval().to(memory_format=torch.channels_last)
-    dtype = torch.bfloat16 if options.bfloat16 else torch.float32
-    stem.to(dtype)
-    for split, variant in [
-        ("train", 0),
-        ("dev", 0),
-        ("labelled", 0),
-        *(("train", v) for v in range(1, VARIANTS)),
-    ]:
-        photos = photos_of(options, split)
-        file = feature_file(split, variant, len(photos))
-        started, batch = time.monotonic(), []
-        for number, item in enumerate(views(photos, variant, len(file.mirrored)), 1):
-            batch.append(item)
-            if len(batch) == 8 or len(file.mirrored) + len(batch) == len(photos):
-                pixels = torch.from_numpy(np.stack([tile for tile, _ in batch]))
-                pixels = pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1).to(dtype)
-                with torch.inference_mode():
-                    maps = stem.trunk(pixels).flatten(2).transpose(1, 2).half()
-                file.append(maps.numpy(), [mirrored for _, mirrored in batch])
-                batch = []
-            if number % 400 == 0:
-                rate = (time.monotonic() - started) / number
-                print(
-                    f"{split}.{variant}: {len(file.mirrored)}, {rate * 1e3:.0f} ms a photo",
-                    flush=True,
-                )
-
-
-def photos_of(options: argparse.Namespace, split: str) -> list[Photo]:
-    """train, dev or test of Flickr8k, or the labelled photos."""
-    if split == "labelled":
-        return labelled(options.photos)
-    return flickr8k(options.labels, options.photos / "flickr8k", split)
-
-
-def feature_file(split: str, variant: int, photos: int) -> FeatureFile:
-    grid, channels = 512 // 32, CONFIG["vision_config"]["stem"]["blocks"][-1]["out_channels"]
-    return FeatureFile(RUN / f"features/{split}.{variant}.npy", photos, (grid * grid, channels))
+def pack_photos(options: argparse.Namespace) -> None:
+    """The shards that all later stages read."""
+    for split in ("train", "dev"):
+        pack(flickr8k(options.labels, options.photos / "flickr8k", split), RUN / "shards" / split)
+    pack(labelled(options.photos), RUN / "shards/labelled")
 
 
 # ---------------------------------------------------------------------- model
+
+
+RESIDUALS = (".o_proj", ".down_proj", ".out_proj", ".fc2")  # what every block adds
+FROZEN = ("first.", *(f"blocks.{number}." for number in range(7)))  # of the stem: down to 1/8
 
 
 def model_config() -> ModelConfig:
@@ -210,9 +191,7 @@ def build_model() -> SmolVLM:
         layers = (
             config.vision.num_hidden_layers if "vision" in name else config.text.num_hidden_layers
         )
-        residual = name.endswith(
-            ("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")
-        )
+        residual = name.removesuffix(".weight").endswith(RESIDUALS)
         nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * layers) if residual else 1))
     stem = model.vision_model.embeddings.patch_embedding
     stem.load_state_dict(pretrained_stem(), strict=False)
@@ -224,7 +203,7 @@ def build_model() -> SmolVLM:
 def add_dropout(model: SmolVLM, rate: float) -> None:
     """Dropout on what every block adds, while training only; the model itself has none."""
     for name, module in model.named_modules():
-        if name.endswith((".o_proj", ".down_proj", ".out_proj", ".fc2", "embed_tokens")):
+        if name.endswith(RESIDUALS + ("embed_tokens", "vision_model.embeddings")):
             module.register_forward_hook(
                 lambda module, _, out: F.dropout(out, rate, training=module.training)
             )
@@ -236,7 +215,7 @@ def decode_packed(model: SmolVLM, x: Tensor, segments: Tensor, positions: Tensor
     x [B, L, H]; segments [B, L] is 0 in the shared beginning, 1.. in the answers; an answer sees
     the beginning and itself. positions [B, L] restart with every answer.
     """
-    order = torch.arange(x.shape[1])
+    order = torch.arange(x.shape[1], device=x.device)
     causal = order[None, :] <= order[:, None]
     same = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])
     mask = (causal & same)[:, None]
@@ -277,12 +256,10 @@ class Encoder:
         return [ids["<|im_start|>"], *user, *picture, *self.text(prompt), end, *assistant]
 
 
-Packed = tuple[list[int], list[int], list[int], list[int]]
+Row = tuple[list[int], list[int], list[int], list[int]]
 
 
-def pack(
-    beginning: list[int], answers: list[list[int]]
-) -> tuple[list[int], list[int], list[int], list[int]]:
+def pack_answers(beginning: list[int], answers: list[list[int]]) -> Row:
     """ids, segments, positions, targets (-100: nothing to learn) of one packed sequence."""
     shared, last = beginning[:-1], beginning[-1]  # the last token is what an answer begins from
     ids, segments = list(shared), [0] * len(shared)
@@ -295,17 +272,16 @@ def pack(
     return ids, segments, positions, targets
 
 
-def collate(rows: list[tuple[list[int], list[int], list[int], list[int]]]) -> list[Tensor]:
-    """Rows -> ids, segments, positions, targets, each [B, L]; padding is a segment of its own."""
+def collate(rows: list[Row]) -> Tensor:
+    """Rows -> ids, segments, positions, targets, [4, B, L]; padding is a segment of its own."""
     length = max(len(ids) for ids, *_ in rows)
     fills = (0, 10_000, 0, -100)
-    return [
-        torch.tensor([row[k] + [fills[k]] * (length - len(row[k])) for row in rows])
-        for k in range(4)
-    ]
+    return torch.tensor(
+        [[row[k] + [fills[k]] * (length - len(row[k])) for row in rows] for k in range(4)]
+    )
 
 
-def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iterator[list[Tensor]]:
+def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iterator[Tensor]:
     """Endless batches of sentences of similar length after a bare 'Assistant:'."""
     start = [encoder.ids["<|im_start|>"], *encoder.text("Assistant:")]
     answers = sorted((encoder.answer(text)[:40] for text in texts), key=len)
@@ -313,35 +289,101 @@ def text_batches(encoder: Encoder, texts: list[str], rng: random.Random) -> Iter
         starts = list(range(0, len(answers), 64))
         rng.shuffle(starts)
         for first in starts:
-            yield collate([pack(start, [a]) for a in answers[first : first + 64]])
+            yield collate([pack_answers(start, [a]) for a in answers[first : first + 64]])
+
+
+@dataclass(frozen=True)
+class Example:
+    """One look at a photo: its number, uint8 [SIDE, SIDE, 3], a prompt and some of its captions."""
+
+    number: int
+    tile: np.ndarray
+    beginning: list[int]
+    answers: list[list[int]]
+
+    @property
+    def row(self) -> Row:
+        return pack_answers(self.beginning, self.answers)
+
+
+class Batches(Dataset[list[Example]]):
+    """Batches by their number, each made from it alone: a run goes on anywhere.
+
+    sources: photos and how many of them are in a batch.
+    """
+
+    def __init__(self, sources: Sequence[tuple[list[PackedPhoto], int]], encoder: Encoder):
+        self.sources, self.encoder = sources, encoder
+
+    def __getitem__(self, number: int) -> list[Example]:
+        rng = random.Random(number)
+        return [
+            self.example(photos, index, rng)
+            for photos, share in self.sources
+            for index in places(len(photos), share, number)
+        ]
+
+    def example(self, photos: list[PackedPhoto], index: int, rng: random.Random) -> Example:
+        tile, mirrored = view(photos[index].open(), rng)
+        texts = list(usable(photos[index].captions, mirrored) or ("A photo.",))
+        rng.shuffle(texts)
+        answers = [self.encoder.answer(text)[:36] for text in texts[:5]]
+        return Example(index, tile, self.encoder.beginning(rng.choice(PROMPTS), TOKENS), answers)
+
+
+def places(photos: int, share: int, batch: int) -> list[int]:
+    """The photos in a batch: pass after pass over all of them, each pass in another order."""
+    chosen = range(batch * share, (batch + 1) * share)
+    orders = {n // photos: np.random.default_rng(n // photos).permutation(photos) for n in chosen}
+    return [int(orders[n // photos][n % photos]) for n in chosen]
+
+
+def loader(batches: Batches, options: argparse.Namespace, start: int) -> Iterable[list[Example]]:
+    """Batches ``start`` and on, made ahead by --workers processes."""
+    return DataLoader(
+        batches, batch_size=None, sampler=range(start, options.steps), collate_fn=lambda x: x,
+        num_workers=options.workers, prefetch_factor=4 if options.workers else None,
+    )  # fmt: skip
+
+
+def stack(tiles: Iterable[np.ndarray], device: torch.device) -> Tensor:
+    """uint8 [N, SIDE, SIDE, 3]."""
+    return torch.from_numpy(np.stack(list(tiles))).to(device)
 
 
 # ------------------------------------------------------------------- training
 
 
 class Trainer:
-    """AdamW with a cosine over the steps granted, weight averaging, checkpoints."""
+    """AdamW with a cosine over the steps granted, weight averaging, checkpoints.
 
-    def __init__(
-        self,
-        model: SmolVLM,
-        parameters: list[nn.Parameter],
-        path: Path,
-        options: argparse.Namespace,
-        rate: float,
-    ):
-        self.model, self.path, self.options, self.rate = model, path, options, rate
-        decayed = [p for p in parameters if p.dim() > 1]
-        other = [p for p in parameters if p.dim() < 2]
+    The stem, which has seen a million photos, moves at a tenth of the others' rate.
+    """
+
+    def __init__(self, model: SmolVLM, path: Path, options: argparse.Namespace, rate: float):
+        self.model, self.path, self.options, self.rate = (
+            model.to(options.device),
+            path,
+            options,
+            rate,
+        )
+        groups: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                share = 0.1 if ".patch_embedding.blocks." in name else 1.0
+                groups[share, 0.05 if parameter.dim() > 1 else 0.0].append(parameter)
         self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": 0.05}, {"params": other, "weight_decay": 0.0}],
+            [
+                {"params": some, "weight_decay": decay, "share": share}
+                for (share, decay), some in groups.items()
+            ],
             lr=rate, betas=(0.9, 0.98), fused=True,
         )  # fmt: skip
-        self.parameters = parameters
+        self.parameters = [p for some in groups.values() for p in some]
         self.average = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.step, self.saved, self.losses = 0, time.monotonic(), []
         if path.exists():
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, map_location=options.device, weights_only=True)
             model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.average = state["average"]
@@ -351,12 +393,17 @@ class Trainer:
     def progress(self) -> float:
         return self.step / self.options.steps
 
+    def autocast(self) -> torch.autocast:
+        """bfloat16 products on a GPU; on a CPU without AMX they would be slower."""
+        device = self.options.device.type
+        return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
+
     def update(self, loss: Tensor) -> None:
         """One optimiser step."""
         warm = min(1.0, (self.step + 1) / 100)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * warm * (0.02 + 0.98 * cosine)
+            group["lr"] = self.rate * group["share"] * warm * max(cosine, 0.01)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
@@ -404,12 +451,11 @@ def train_text(options: argparse.Namespace) -> None:
     add_dropout(model, 0.1)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(("text_model", "lm_head")))
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    trainer = Trainer(model, trainable, RUN / "text.pt", options, rate=1e-3)
+    trainer = Trainer(model, RUN / "text.pt", options, rate=1e-3)
     batches = text_batches(encoder, texts, random.Random(trainer.step))
     model.train()
     while trainer.progress < 1:
-        ids, segments, positions, targets = next(batches)
+        ids, segments, positions, targets = next(batches).to(model.device)
         hidden = decode_packed(model, model.embed(ids), segments, positions)
         trainer.update(answer_loss(model, hidden, targets, 0.0))
         if trainer.step % 50 == 0:
@@ -421,113 +467,24 @@ def train_text(options: argparse.Namespace) -> None:
     model.eval()
     losses = []
     with torch.inference_mode():
-        for ids, segments, positions, targets in _take(text_batches(encoder, held, rng), 10):
+        for ids, segments, positions, targets in islice(text_batches(encoder, held, rng), 10):
             hidden = decode_packed(model, model.embed(ids), segments, positions)
             losses.append(answer_loss(model, hidden, targets, 0.0).item())
     trainer.log(f"held-out {sum(losses) / len(losses):.4f}")
 
 
-def _take(items: Iterator[list[Tensor]], number: int) -> Iterator[list[Tensor]]:
-    for _ in range(number):
-        yield next(items)
-
-
-class Captioned:
-    """Endless photos' maps with packed captions, from the variants whose maps are complete."""
-
-    def __init__(self, options: argparse.Namespace, split: str, encoder: Encoder, seed: int):
-        self.photos = photos_of(options, split)
-        self.split, self.encoder, self.rng = split, encoder, random.Random(seed)
-        self.files: list[FeatureFile] = []
-
-    def refresh(self) -> None:
-        """Take up variants that have been completed since."""
-        while len(self.files) < VARIANTS:
-            if not (RUN / f"features/{self.split}.{len(self.files)}.npy").exists():
-                return
-            file = feature_file(self.split, len(self.files), len(self.photos))
-            if not file.complete:
-                return
-            self.files.append(file)
-
-    def example(self, index: int) -> tuple[np.ndarray, Packed]:
-        """One photo in a random view, with up to five of its captions after a random prompt."""
-        file = self.rng.choice(self.files)
-        texts = usable(self.photos[index].captions, file.mirrored[index]) or ("A photo.",)
-        answers = [self.encoder.answer(text)[:36] for text in texts]
-        beginning = self.encoder.beginning(self.rng.choice(PROMPTS), 64)
-        return np.asarray(file.rows[index]), pack(beginning, answers)
-
-    def indices(self) -> Iterator[int]:
-        """Endless passes over the photos, each in another order; none when there are no maps."""
-        while True:
-            self.refresh()
-            order = list(range(len(self.photos))) if self.files else []
-            self.rng.shuffle(order)
-            yield from order
-            if not order:
-                return
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, Packed]]:
-        return (self.example(index) for index in self.indices())
-
-
-def batches(sources: dict[Captioned, int]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Endless batches with so many photos of each source."""
-    streams = [(iter(source), number) for source, number in sources.items()]
-    while True:
-        yield stack([next(stream) for stream, number in streams for _ in range(number)])
-
-
-def stack(examples: list[tuple[np.ndarray, Packed]]) -> tuple[Tensor, list[Tensor]]:
-    """Examples -> maps [B, P, C] and collated rows."""
-    maps = torch.from_numpy(np.stack([maps for maps, _ in examples])).float()
-    return maps, collate([row for _, row in examples])
-
-
-def image_features(model: SmolVLM, maps: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Stored maps [B, P, C] -> image features [B, S, H], or of the ``kept`` tokens, [B, K, H]."""
-    tower, scale = model.vision_model, model.config.scale_factor
-    positions = tower.embeddings.position_embedding.weight[None]
-    x, positions = (blocks(t, scale) for t in (maps, positions))  # [B, S, s*s, C]
-    if kept is not None:
-        index = kept[:, :, None, None]
-        x = x.gather(1, index.expand(-1, -1, *x.shape[2:]))
-        positions = positions[0][kept]
-    x = x.flatten(1, 2).transpose(1, 2)[..., None]  # a picture one patch wide
-    x = tower.embeddings.patch_embedding.embed(x)
-    x = F.dropout(x, 0.1, training=model.training)
-    x = tower.encode(x + positions.flatten(1, 2))
-    return model.connector.modality_projection["proj"](x.unflatten(1, (-1, scale**2)).flatten(2))
-
-
-def blocks(x: Tensor, scale: int) -> Tensor:
-    """[B, P, C] -> [B, P / s^2, s*s, C], the patches of each image token side by side."""
-    side = math.isqrt(x.shape[1]) // scale
-    x = x.unflatten(1, (side, scale, side, scale)).transpose(2, 3)
-    return x.flatten(3, 4).flatten(1, 2)
-
-
-def thin_out(rows: list[Tensor], image: int, tokens: int) -> tuple[list[Tensor], Tensor]:
-    """Rows with ``tokens`` of their image tokens, drawn at random, and which those are [B, K].
-
-    What is left of a picture costs a fraction to train on and is never the same twice (Li et al.
-    2023, "Scaling language-image pre-training via masking"). Every token keeps its position.
-    """
-    holes = rows[0] == image
-    batch, total = len(holes), int(holes[0].sum())
-    kept = torch.rand(batch, total).argsort(1)[:, :tokens].sort(1).values
-    stays = ~holes
-    stays[holes] = torch.zeros(batch, total, dtype=torch.bool).scatter_(1, kept, True).flatten()
-    return [row[stays].view(batch, -1) for row in rows], kept
-
-
-def caption_loss(
-    model: SmolVLM, maps: Tensor, rows: list[Tensor], smoothing: float, kept: Tensor | None = None
-) -> Tensor:
-    ids, segments, positions, targets = rows
-    x = model.embed(ids, image_features(model, maps, kept))
+def caption_loss(model: SmolVLM, examples: list[Example], smoothing: float) -> Tensor:
+    """Of all the captions of some photos."""
+    device = model.device
+    ids, segments, positions, targets = collate([e.row for e in examples]).to(device)
+    features = image_features(model, stack((e.tile for e in examples), device))
+    x = model.embed(ids, features)
     return answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
+
+
+def image_features(model: SmolVLM, tiles: Tensor) -> Tensor:
+    """uint8 [N, T, T, 3] -> [N, S, H]; all at once, as training wants it."""
+    return model.connector(model.vision_model(tiles))
 
 
 def exported_weights(folder: Path) -> dict[str, Tensor]:
@@ -548,34 +505,29 @@ def train_captions(options: argparse.Namespace) -> None:
     model = build_model()
     model.load_state_dict(weights, strict=False)
     add_dropout(model, 0.1)
+    freeze(model, FROZEN)
+    trainer = Trainer(model, RUN / "captions.pt", options, rate=options.rate)
+    sources = [(unpack(RUN / "shards/train"), 16), (unpack(RUN / "shards/labelled"), 4)]
+    dev = unpack(RUN / "shards/dev")
+    model.train()
+    for examples in loader(Batches(sources, encoder), options, trainer.step):
+        with trainer.autocast():
+            loss = caption_loss(model, examples, 0.1)
+        trainer.update(loss)
+        if trainer.step % 50 == 0:
+            trainer.log()
+        if time.monotonic() - trainer.saved > 600:
+            trainer.save()
+            report(trainer, dev, encoder)
+    trainer.save()
+    report(trainer, dev, encoder)
+
+
+def freeze(model: SmolVLM, beginnings: tuple[str, ...]) -> None:
+    """Keep the stem's parameters whose names begin so as they are."""
     stem = model.vision_model.embeddings.patch_embedding
     for name, parameter in stem.named_parameters():
-        parameter.requires_grad_(name.startswith(("last", "projection")))
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    trainer = Trainer(model, trainable, RUN / "captions.pt", options, rate=5e-4)
-    train = Captioned(options, "train", encoder, seed=trainer.step)
-    others = Captioned(options, "labelled", encoder, seed=trainer.step)
-    train.refresh()
-    others.refresh()
-    if not train.files:
-        raise SystemExit("the features of train.0 aren't complete: run the stage `features` first")
-    share = 2 if others.files else 0  # of 16, so that captions of people stay the measure
-    dev = Captioned(options, "dev", encoder, seed=0)
-    model.train()
-    for maps, rows in batches({train: 16 - share, others: share}):
-        if trainer.progress >= 1:
-            break
-        kept = None
-        if trainer.progress < 0.85:
-            rows, kept = thin_out(rows, model.config.image_token_id, train.rng.choice((16, 24, 32)))
-        trainer.update(caption_loss(model, maps, rows, 0.1, kept))
-        if trainer.step % 50 == 0:
-            trainer.log(f"views {len(train.files)} + {len(others.files)}")
-        if time.monotonic() - trainer.saved > 300:
-            trainer.save()
-            report(trainer, dev)
-    trainer.save()
-    report(trainer, dev)
+        parameter.requires_grad_(not name.startswith(beginnings))
 
 
 SAMPLES = 5  # of each photo; each is measured against the mean of the others
@@ -585,52 +537,41 @@ def train_critic(options: argparse.Namespace) -> None:
     encoder = Encoder(load_tokenizer())
     model = build_model()
     model.load_state_dict(averaged(RUN / "captions.pt")[0], strict=False)
-    stem = model.vision_model.embeddings.patch_embedding
-    for name, parameter in stem.named_parameters():
-        parameter.requires_grad_(name.startswith(("last", "projection")))
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    trainer = Trainer(model, trainable, RUN / "critic.pt", options, rate=5e-5)
-    train = Captioned(options, "train", encoder, seed=trainer.step)
-    others = Captioned(options, "labelled", encoder, seed=trainer.step)
-    dev = Captioned(options, "dev", encoder, seed=0)
-    reward = Cider([[words(text) for text in photo.captions] for photo in train.photos])
+    freeze(model, ("first", "blocks"))
+    trainer = Trainer(model, RUN / "critic.pt", options, rate=5e-5)
+    photos, dev = unpack(RUN / "shards/train"), unpack(RUN / "shards/dev")
+    sources = [(photos, 14), (unpack(RUN / "shards/labelled"), 3)]
+    reward = Cider([[words(text) for text in photo.captions] for photo in photos])
     model.eval()  # samples and their probabilities must come from the same model: no dropout
-    train.refresh()
-    others.refresh()
-    if not train.files:
-        raise SystemExit("the features of train.0 aren't complete: run the stage `features` first")
-    share = 2 if others.files else 0
-    photos, labelled = train.indices(), iter(others)
     rewards: list[float] = []
-    while trainer.progress < 1:
-        chosen = [next(photos) for _ in range(16 - share)]
-        examples = [train.example(index) for index in chosen]
-        examples += [next(labelled) for _ in range(share)]
-        maps = torch.from_numpy(np.stack([maps for maps, _ in examples])).float()
-        features = image_features(model, maps)
-        ids = [encoder.beginning(train.rng.choice(PROMPTS), 64) for _ in chosen]
-        answers = draw(model, features[: len(chosen)].detach(), ids, encoder, SAMPLES)
-        scores = torch.tensor(
-            [
-                [reward(photo, encoder.words(answer)) for answer in some]
-                for photo, some in zip(chosen, answers, strict=True)
-            ]
-        )
-        advantages = (scores - scores.mean(1, keepdim=True)) * SAMPLES / (SAMPLES - 1)
-        rows = [pack(*each) for each in zip(ids, answers, strict=True)]
-        weights = [w.tolist() for w in advantages]
-        rows += [row for _, row in examples[len(chosen) :]]  # people's words about other things
-        weights += [[0.1] * SAMPLES] * (len(examples) - len(chosen))
-        batch = collate(rows)
-        trainer.update(policy_loss(model, features, batch, torch.tensor(weights), encoder.never))
+    for examples in loader(Batches(sources, encoder), options, trainer.step):
+        chosen, others = examples[: sources[0][1]], examples[sources[0][1] :]
+        with trainer.autocast():
+            features = image_features(model, stack((e.tile for e in examples), model.device))
+            ids = [e.beginning for e in chosen]
+            answers = draw(model, features[: len(chosen)].detach(), ids, encoder, SAMPLES)
+            scores = torch.tensor(
+                [
+                    [reward(example.number, encoder.words(answer)) for answer in some]
+                    for example, some in zip(chosen, answers, strict=True)
+                ]
+            )
+            weights = (scores - scores.mean(1, keepdim=True)) * SAMPLES / (SAMPLES - 1)
+            people = torch.full((len(others), SAMPLES), 0.1)  # what they say about other things
+            rows = [pack_answers(*each) for each in zip(ids, answers, strict=True)]
+            batch = collate(rows + [e.row for e in others]).to(model.device)
+            loss = policy_loss(
+                model, features, batch, torch.cat([weights, people]).to(model.device), encoder.never
+            )
+        trainer.update(loss)
         rewards.append(float(scores.mean()))
         if trainer.step % 25 == 0:
             trainer.log(f"reward {sum(rewards[-100:]) / len(rewards[-100:]):.4f}")
-        if time.monotonic() - trainer.saved > 300:
+        if time.monotonic() - trainer.saved > 600:
             trainer.save()
-            report(trainer, dev)
+            report(trainer, dev, encoder)
     trainer.save()
-    report(trainer, dev)
+    report(trainer, dev, encoder)
 
 
 def draw(
@@ -638,16 +579,19 @@ def draw(
 ) -> list[list[list[int]]]:
     """Sampled answers for each row, ``samples`` of them, with their end token."""
     lengths = [len(row) for row in ids]
-    padded = torch.tensor([[0] * (max(lengths) - len(row)) + row for row in ids])
-    padding = torch.tensor([max(lengths) - length for length in lengths])
+    device = model.device
+    padded = torch.tensor([[0] * (max(lengths) - len(row)) + row for row in ids], device=device)
+    padding = torch.tensor([max(lengths) - length for length in lengths], device=device)
     limit, end = 28, encoder.ids["<end_of_utterance>"]
     with torch.inference_mode():
-        first = KVCache(model.config.text, len(ids), max(lengths) + limit, dtype=model.dtype)
+        first = KVCache(
+            model.config.text, len(ids), max(lengths) + limit, dtype=features.dtype, device=device
+        )
         logits = model.next_logits(model.embed(padded, features), first, padding)
-        cache = first.select(torch.arange(len(ids)).repeat_interleave(samples))
+        cache = first.select(torch.arange(len(ids), device=device).repeat_interleave(samples))
         logits = logits.repeat_interleave(samples, 0)
         padding = padding.repeat_interleave(samples)
-        tokens, going = [], torch.ones(len(logits), dtype=torch.bool)
+        tokens, going = [], torch.ones(len(logits), dtype=torch.bool, device=device)
         for _ in range(limit):
             logits[:, encoder.never] = -torch.inf
             drawn = torch.multinomial(logits.softmax(-1), 1)[:, 0]
@@ -662,7 +606,7 @@ def draw(
 
 
 def policy_loss(
-    model: SmolVLM, features: Tensor, rows: list[Tensor], weights: Tensor, never: list[int]
+    model: SmolVLM, features: Tensor, rows: Tensor, weights: Tensor, never: list[int]
 ) -> Tensor:
     """Mean over tokens of -log p, each answer weighted by ``weights`` [B, SAMPLES].
 
@@ -673,40 +617,39 @@ def policy_loss(
     hidden = decode_packed(model, x, segments, positions)
     chosen = targets != -100
     logits = F.linear(hidden[chosen], model.lm_head.weight)
-    logits = logits.index_fill(1, torch.tensor(never), -torch.inf)
-    row = torch.arange(len(ids))[:, None].expand_as(ids)[chosen]
+    logits = logits.index_fill(1, torch.tensor(never, device=ids.device), -torch.inf)
+    row = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)[chosen]
     losses = F.cross_entropy(logits, targets[chosen], reduction="none")
     return (losses * weights[row, segments[chosen] - 1]).mean()
 
 
-def report(trainer: Trainer, dev: Captioned) -> None:
+def report(trainer: Trainer, dev: list[PackedPhoto], encoder: Encoder) -> None:
     """Dev loss and a few captions of the averaged weights."""
-    model = SmolVLM(trainer.model.config)
+    model = SmolVLM(trainer.model.config).to(trainer.options.device)
     state = trainer.model.state_dict() | trainer.average
     del state["lm_head.weight"]  # tied: the embeddings' average stands for it
     model.load_state_dict(state, strict=False)
     model.eval()
-    dev.refresh()
-    if not dev.files:
-        return
+    beginning = encoder.beginning(PROMPTS[0], TOKENS)
     with torch.inference_mode():
-        dev.rng.seed(0)
-        chunks = [
-            stack([dev.example(index) for index in range(first, first + 50)])
-            for first in range(0, 300, 50)
+        examples = [
+            Example(n, whole(photo.open()), beginning, [encoder.answer(t) for t in photo.captions])
+            for n, photo in enumerate(dev[:300])
         ]
-        losses = [caption_loss(model, maps, rows, 0.0).item() for maps, rows in chunks]
-        loss = sum(losses) / len(losses)
-        trainer.log(f"DEV {loss:.4f}")
-        for text in greedy(model, chunks[0][0][:6], dev.encoder):
+        chunks = [examples[first : first + 50] for first in range(0, len(examples), 50)]
+        losses = [caption_loss(model, chunk, 0.0).item() for chunk in chunks]
+        trainer.log(f"DEV {sum(losses) / len(losses):.4f}")
+        for text in greedy(model, examples[:6], encoder):
             print("   ", text, flush=True)
 
 
-def greedy(model: SmolVLM, maps: Tensor, encoder: Encoder, limit: int = 30) -> list[str]:
-    """Greedy captions of stored maps."""
-    features = image_features(model, maps)
-    ids = torch.tensor([encoder.beginning(PROMPTS[0], 64)] * len(maps))
-    cache = KVCache(model.config.text, len(maps), ids.shape[1] + limit, dtype=model.dtype)
+def greedy(model: SmolVLM, examples: list[Example], encoder: Encoder, limit: int = 30) -> list[str]:
+    """Greedy captions, all with the same beginning."""
+    features = image_features(model, stack((e.tile for e in examples), model.device))
+    ids = torch.tensor([e.beginning for e in examples], device=model.device)
+    cache = KVCache(
+        model.config.text, len(ids), ids.shape[1] + limit, dtype=model.dtype, device=model.device
+    )
     x, answers = model.embed(ids, features), []
     for _ in range(limit):
         tokens = model.next_logits(x, cache).argmax(-1)
@@ -757,20 +700,25 @@ def export(options: argparse.Namespace) -> None:
         },
         "preprocessor_config.json": {
             "do_image_splitting": False, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-            "max_image_size": {"longest_edge": 512}, "size": {"longest_edge": 512}, "resample": 1,
+            "max_image_size": {"longest_edge": SIDE}, "size": {"longest_edge": SIDE}, "resample": 1,
         },
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
-    parameters = sum(tensor.numel() for tensor in weights.values())
-    write_manifest(folder, [*files, "tokenizer.json", "model.safetensors"], parameters)
+    write_manifest(folder)
     size = (folder / "model.safetensors").stat().st_size
-    print(f"{parameters:,} parameters, {size / 1e6:.1f} MB, {steps}")
+    print(f"{size / 1e6:.1f} MB, {steps}")
 
 
-def write_manifest(folder: Path, names: list[str], parameters: int) -> None:
+def write_manifest(folder: Path) -> None:
     """manifest.toml with sizes and sha256 as they are on disk; the revision is the weights'."""
+    names = sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".json", ".safetensors")
+    )
     digests = {name: sha256_of(folder / name) for name in names}
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        sizes = [file.get_slice(name).get_shape() for name in file.keys()]
+    parameters = sum(math.prod(size) for size in sizes)
     lines = [
         f'name = "{folder.name}"',
         'summary = "bundled: short captions of everyday photos, no questions"',
@@ -787,7 +735,7 @@ def write_manifest(folder: Path, names: list[str], parameters: int) -> None:
 
 STAGES = {
     "tokenizer": train_tokenizer,
-    "features": compute_features,
+    "pack": pack_photos,
     "text": train_text,
     "captions": train_captions,
     "critic": train_critic,
@@ -803,7 +751,11 @@ def main() -> None:
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
     parser.add_argument("--photos", type=Path, default=Path("data/photos"))
     parser.add_argument("--steps", type=int, default=2000, help="steps in all of text or captions")
-    parser.add_argument("--bfloat16", action="store_true", help="compute features in bfloat16")
+    parser.add_argument("--rate", type=float, default=5e-4, help="captions: of learning, at most")
+    parser.add_argument("--workers", type=int, default=0, help="processes that open the photos")
+    parser.add_argument(
+        "--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument(
         "--start", type=Path, help="captions: begin with the weights of this exported model"
     )

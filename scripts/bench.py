@@ -166,10 +166,39 @@ def folder_run(folder: Path, pictures: int = 200) -> dict[str, float]:
     }
 
 
+def cluster_run(folder: Path, pictures: int = 600) -> dict[str, float]:
+    """One actor with all of this machine's CPUs beside the plain command, without their start-up.
+
+    Both caption a folder of so many and one of a tenth, each in a fresh process: what the larger
+    takes longer is the work alone.
+    """
+    words = [*ARGUS, "caption", "-m", "glimpse", "-q"]
+    seconds: dict[str, list[float]] = {"plain": [], "ray": []}
+    for count in (pictures // 10, pictures):
+        some = folder / str(count)
+        some.mkdir(parents=True)
+        for number in range(count):
+            photo_like(some / f"{number}.jpg", 640 - number % 64, 480)
+        ray = ["--ray", "local", "-o", str(folder / f"parts-{count}")]
+        plain = ["-o", str(folder / f"{count}.jsonl")]
+        for name, output in (("plain", plain), ("ray", ray)):
+            start = time.perf_counter()
+            subprocess.run([*words, str(some), *output], check=True)
+            seconds[name].append(time.perf_counter() - start)
+    rates = {name: 0.9 * pictures / (many - few) for name, (few, many) in seconds.items()}
+    return {
+        "pictures_per_second_plain": round(rates["plain"], 2),
+        "pictures_per_second_ray": round(rates["ray"], 2),
+        "ratio": round(rates["ray"] / rates["plain"], 3),
+        "ray_start_up_seconds": round(seconds["ray"][0] - seconds["plain"][0], 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--films", action="store_true", help="long films too (minutes)")
+    parser.add_argument("--ray", action="store_true", help="the same folder on Ray too")
     options = parser.parse_args()
     report: dict[str, object] = {
         "machine": platform.machine(),
@@ -202,6 +231,9 @@ def main() -> None:
         report["glimpse_small"] = measure(words, options.runs)
         report["folder_of_200_photos"] = folder_run(folder / "photos")
         print("folder", report["folder_of_200_photos"], flush=True)
+        if options.ray:
+            report["folder_on_ray"] = cluster_run(folder / "cluster")
+            print("ray", report["folder_on_ray"], flush=True)
         if options.films:
             report |= films(folder)
         report["glimpse_12mp_phases"] = json.loads(done.stdout)["seconds"]

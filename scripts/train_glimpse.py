@@ -538,7 +538,7 @@ def train_critic(options: argparse.Namespace) -> None:
     model = build_model()
     model.load_state_dict(averaged(RUN / "captions.pt")[0], strict=False)
     freeze(model, ("first", "blocks"))
-    trainer = Trainer(model, RUN / "critic.pt", options, rate=5e-5)
+    trainer = Trainer(model, RUN / "critic.pt", options, rate=7e-5)
     photos, dev = unpack(RUN / "shards/train"), unpack(RUN / "shards/dev")
     sources = [(photos, 14), (unpack(RUN / "shards/labelled"), 3)]
     reward = Cider([[words(text) for text in photo.captions] for photo in photos])

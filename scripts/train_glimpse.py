@@ -516,7 +516,7 @@ def train_captions(options: argparse.Namespace) -> None:
         trainer.update(loss)
         if trainer.step % 50 == 0:
             trainer.log()
-        if time.monotonic() - trainer.saved > 600:
+        if time.monotonic() - trainer.saved > 400:
             trainer.save()
             report(trainer, dev, encoder)
     trainer.save()
@@ -567,7 +567,7 @@ def train_critic(options: argparse.Namespace) -> None:
         rewards.append(float(scores.mean()))
         if trainer.step % 25 == 0:
             trainer.log(f"reward {sum(rewards[-100:]) / len(rewards[-100:]):.4f}")
-        if time.monotonic() - trainer.saved > 600:
+        if time.monotonic() - trainer.saved > 400:
             trainer.save()
             report(trainer, dev, encoder)
     trainer.save()

@@ -60,7 +60,8 @@ def test_random_weights_are_seeded_and_finite() -> None:
     assert {p.dtype for p in one.parameters()} == {torch.bfloat16}
     assert all(map(torch.equal, one.parameters(), other.parameters()))
     assert one.lm_head.weight.data_ptr() == one.text_model.embed_tokens.weight.data_ptr()
-    assert one.encode_tiles(torch.zeros(1, 512, 512, 3, dtype=torch.uint8)).isfinite().all()
+    side = config.vision.image_size
+    assert one.encode_tiles(torch.zeros(1, side, side, 3, dtype=torch.uint8)).isfinite().all()
 
 
 def test_prompts_without_their_tokenizer_hold_the_models_own_image_token() -> None:

@@ -41,5 +41,5 @@ def test_one_tile_sees_what_the_reference_sees_unsplit() -> None:
 
 
 def test_a_model_that_does_not_split_never_does() -> None:
-    glimpse = PreprocessConfig(tile=512, longest_edge=512, split=False)
+    glimpse = PreprocessConfig(tile=256, longest_edge=256, split=False)
     assert {plan_tiles((4000, 3000), glimpse, tiles).tiles for tiles in ("full", "auto", 9)} == {1}

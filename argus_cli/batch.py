@@ -62,7 +62,7 @@ def caption_each(
     size = batch_size or _batch_size(captioner, request)
     if on_text:
         return _one_by_one(captioner, sources, request, on_text, timeout)
-    readers = min(8, available_threads()) if workers is None else workers
+    readers = min(8, available_threads()) if workers is None else max(1, workers)
     return _in_batches(captioner, sources, request, size, readers, timeout)
 
 
@@ -130,7 +130,8 @@ def _read_ahead(
     """Each source with what ``prepare`` makes of it, up to ``ahead`` of them before their turn.
 
     Each reader but the first has a thread. What is no path, such as stdin, is read in its turn and
-    by the caller's thread: a thread that waits there could not be ended. Closes the readers.
+    by the caller's thread, since a thread that waits there could not be ended; unless it has an
+    ``any_thread`` that is true. Closes the readers.
     """
     jobs: SimpleQueue[tuple[Future[Prepared | Failure], Source] | None] = SimpleQueue()
     over, forget = Event(), atexit.unregister
@@ -158,7 +159,7 @@ def _read_ahead(
         thread.start()
     try:
         for source in sources:
-            if isinstance(source.file, str | PathLike):
+            if isinstance(source.file, str | PathLike) or getattr(source.file, "any_thread", False):
                 future: Future[Prepared | Failure] = Future()
                 jobs.put((future, source))
                 pending.append((source, future.result))

@@ -17,7 +17,7 @@ from argus_cli.errors import VideoError
 from argus_cli.media.images import DEFAULT_MAX_PIXELS, name_of
 from argus_cli.media.reels import seekable
 from argus_cli.media.videos import FilmSource
-from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, arm, memory_for
+from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, arm, memory_for, within
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -50,6 +50,9 @@ def film_reader(film: FilmSource, timeout_s: float | None) -> Iterator[AskFilm]:
     name = name_of(film)
     with ExitStack() as stack:
         try:
+            if timeout_s and (fifo := _fifo(film)):
+                pipe = stack.enter_context(within(timeout_s, _Pipe, fifo, timeout_s))
+                film = cast(BinaryIO, pipe)
             if timeout_s or not _is_rereadable(film):
                 film = stack.enter_context(seekable(film))
             ask = _ask_worker(cast(BinaryIO, film), name, timeout_s, stack) if timeout_s else None
@@ -63,9 +66,24 @@ def film_reader(film: FilmSource, timeout_s: float | None) -> Iterator[AskFilm]:
 
 def _is_rereadable(film: FilmSource) -> bool:
     """Bytes and files can be read as often as needed, a pipe and its path once."""
-    if isinstance(film, str | os.PathLike):
-        return not Path(film).is_fifo()
-    return isinstance(film, bytes)
+    return isinstance(film, str | os.PathLike | bytes) and not _fifo(film)
+
+
+def _fifo(film: FilmSource) -> Path | None:
+    """The path of a named pipe."""
+    path = Path(film) if isinstance(film, str | os.PathLike) else None
+    return path if path and path.is_fifo() else None
+
+
+class _Pipe(io.FileIO):
+    """A named pipe, for whose writer and next bytes nobody waits longer than ``timeout_s``."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__(os.fspath(path))
+        self._timeout_s = timeout_s
+
+    def read(self, size: int | None = -1) -> bytes:
+        return within(self._timeout_s, super().read, size)
 
 
 def _ask_worker(source: BinaryIO, name: str, timeout_s: float, stack: ExitStack) -> AskFilm | None:
@@ -90,6 +108,7 @@ def _ask_worker(source: BinaryIO, name: str, timeout_s: float, stack: ExitStack)
 def _numbered(source: BinaryIO, stack: ExitStack) -> BinaryIO:
     """The same as a file of the operating system's, which another process can be handed."""
     if isinstance(getattr(source, "raw", source), io.FileIO):
+        source.flush()  # what we wrote ourselves
         return source
     spool = cast(BinaryIO, stack.enter_context(TemporaryFile()))
     source.seek(0)

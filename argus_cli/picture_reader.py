@@ -7,11 +7,11 @@ import io
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from argus_cli.media.images import ImageSource, day_taken, name_of, open_image, 
 from argus_cli.schema import TileGrid
 from argus_cli.smolvlm.config import PreprocessConfig
 from argus_cli.smolvlm.tiling import cut_tiles, plan_tiles
-from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, memory_for
+from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, memory_for, within
 
 logger = getLogger(__name__)
 
@@ -67,8 +67,8 @@ class PictureReader:
     """``read_picture`` in a worker, which is replaced when a picture has been its end.
 
     What takes longer than ``timeout_s`` seconds is an ImageError, as is what crashes a decoder.
-    Without a timeout (None or 0), and where no worker can be started, pictures are read here. For
-    one thread, but ``close`` may come from any.
+    Without a timeout (None or 0), and where no worker can be started, pictures are read here: all
+    of them if it is the first that can't. For one thread, but ``close`` may come from any.
     """
 
     def __init__(self, timeout_s: float | None, max_pixels: int | None) -> None:
@@ -77,12 +77,13 @@ class PictureReader:
         self._lock, self._is_closed, self._is_alone = Lock(), False, not timeout_s
 
     def __call__(self, image: ImageSource, look: Look) -> CutPicture:
-        worker = self._running()
-        if worker is None:
-            return read_picture(image, look)
-        image = _portable(image, self._timeout_s)
+        if hasattr(image, "read"):
+            image = _read(cast(BinaryIO, image))
         try:
-            return worker.call(read_picture, image, look)
+            worker = self._running()
+            if worker is None:
+                return read_picture(image, look)
+            return worker.call(read_picture, _portable(image, self._timeout_s), look)
         except WorkerLost as error:
             raise ImageError(f"{name_of(image)}: {error}") from error
 
@@ -94,15 +95,20 @@ class PictureReader:
                 self._worker.close()
 
     def _running(self) -> Worker | None:
-        if self._worker and self._worker.is_alive or self._is_alone:
+        if self._is_closed:
+            raise WorkerLost("nothing more is read")
+        if self._is_alone or self._worker and self._worker.is_alive:
             return self._worker
         try:
             worker = Worker(self._timeout_s, self._memory_bytes)
         except WorkersUnavailable as error:
-            self._worker, self._is_alone = None, True
-            logger.warning("pictures are read without a time limit: %s", error)
+            self._is_alone = self._worker is None  # where one has run, the next may run again
+            what = "pictures are" if self._is_alone else "a picture is"
+            logger.warning("%s read without a time limit: %s", what, error)
             return None
         with self._lock:
+            if self._worker:
+                self._worker.close()  # its pipes: it may have ended while it was idle
             self._worker = worker
             if self._is_closed:
                 worker.close()
@@ -122,28 +128,24 @@ def _portable(image: ImageSource, timeout_s: float) -> ImageSource:
     if isinstance(image, str | os.PathLike):
         path = Path(image)
         is_ours = str(path).startswith(("/dev/", "/proc/"))  # a pipe that the shell hands to us
-        return _piped(path, timeout_s) if is_ours or path.is_fifo() else image
-    if hasattr(image, "read"):
-        return _Blob(read_stream(cast(BinaryIO, image)), name_of(image))
+        if is_ours or path.is_fifo():
+            return _piped(path, timeout_s)
     return image
 
 
 def _piped(path: Path, timeout_s: float) -> ImageSource:
     """What comes through a named pipe, to which perhaps nobody ever writes. Raises ImageError."""
-    content: Future[bytes] = Future()
-
-    def read() -> None:
-        try:
-            with open(path, "rb") as file:
-                content.set_result(read_stream(file))
-        except BaseException as error:
-            content.set_exception(error)
-
-    Thread(target=read, daemon=True).start()  # nothing can end it, but the end of us all
     try:
-        return _Blob(content.result(timeout_s), str(path))
-    except TimeoutError:
-        reason = f"not all of it came within {timeout_s:g} s, --timeout raises the limit"
-        raise ImageError(f"{path}: {reason}") from None
-    except (OSError, ImageError) as error:
-        raise ImageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        return within(timeout_s, _read, path)
+    except TimeoutError as error:
+        raise ImageError(f"{path}: {error}") from None
+
+
+def _read(source: Path | BinaryIO) -> _Blob:
+    """All of it, and its name. Raises ImageError."""
+    name = name_of(source)
+    try:
+        with open(source, "rb") if isinstance(source, Path) else nullcontext(source) as stream:
+            return _Blob(read_stream(stream), name)
+    except (OSError, ValueError) as error:
+        raise ImageError(f"{name}: {getattr(error, 'strerror', None) or error}") from error

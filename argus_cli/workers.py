@@ -13,7 +13,9 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from threading import Thread, Timer
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -25,6 +27,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's, 
 # Address space. The hungriest decoder, of HEIC with transparency, took 37 bytes a pixel.
 _PLAIN_BYTES, _PIXEL_BYTES = 2**30, 40
 _VALUE, _ITEM, _END, _ERROR, _LOG = range(5)
+START_S = 60.0  # a start takes a tenth of a second, a hundred times that on a crowded machine
+LONGEST_S = 1e6  # 11 days; somewhere beyond it the kernel's timer overflows
 
 
 class WorkerLost(Exception):
@@ -40,12 +44,32 @@ def memory_for(max_pixels: int | None) -> int | None:
     return None if max_pixels is None else _PLAIN_BYTES + _PIXEL_BYTES * max_pixels
 
 
+def within(timeout_s: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What it returns or raises here in a thread, which is left behind when it takes longer.
+
+    For what waits and may wait for ever, such as for a pipe. Raises TimeoutError.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()  # nothing can end it, but the end of us all
+    if wait([result], min(timeout_s, LONGEST_S)).not_done:
+        raise TimeoutError(f"it didn't come within {timeout_s:g} s, --timeout raises the limit")
+    return result.result()
+
+
 class Worker:
     """One process. One thing is asked of it at a time; whoever makes it closes it.
 
-    A step longer than ``timeout_s`` seconds is its end, as is more than ``memory_bytes`` of
-    address space where the system counts that (None: no bound). ``file``, of a number that
-    ``file.fileno()`` tells, stays open in it under the same number. Raises WorkersUnavailable.
+    A step longer than ``timeout_s`` seconds (11 days at most) is its end, as is more than
+    ``memory_bytes`` of address space where the system counts that (None: no bound but its own).
+    ``file``, of a number that ``file.fileno()`` tells, stays open in it under the same number.
+    Raises WorkersUnavailable.
     """
 
     def __init__(
@@ -66,11 +90,15 @@ class Worker:
             )
         except OSError as error:
             raise WorkersUnavailable(error.strerror) from error
+        patience = Timer(START_S, self._process.kill)
+        patience.start()
         try:
             self._send((timeout_s, memory_bytes))
             self._receive()
         except WorkerLost as error:
             raise WorkersUnavailable("a new process doesn't find its way") from error
+        finally:
+            patience.cancel()
 
     @property
     def is_alive(self) -> bool:
@@ -79,10 +107,10 @@ class Worker:
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a function of a module returns or raises there; an iterator yields as it goes on.
 
-        It is then a step ahead of us, and has to be exhausted before the next call. Log lines come
-        out here. Raises WorkerLost.
+        It is then a step ahead of us, and has to be exhausted before the next call. Relative paths
+        mean what they mean here, and log lines come out here. Raises WorkerLost.
         """
-        self._send((function, args, kwargs))
+        self._send((_folder(), function, args, kwargs))
         kind, value = self._receive()
         if kind == _VALUE:
             return value  # type: ignore[no-any-return]
@@ -156,11 +184,13 @@ def serve() -> None:
     reply(_VALUE)
     while True:
         try:
-            function, args, kwargs = pickle.load(requests)
+            folder, function, args, kwargs = pickle.load(requests)
         except EOFError:
             return
         try:
             arm(timeout_s)
+            with suppress(OSError):  # gone, or closed to us: what is relative won't be found
+                os.chdir(folder)
             result = function(*args, **kwargs)
             if not isinstance(result, Iterator):
                 reply(_VALUE, result)
@@ -176,12 +206,19 @@ def serve() -> None:
 
 def arm(timeout_s: float) -> None:
     """From now on this process has so many seconds to live."""
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    signal.setitimer(signal.ITIMER_REAL, min(timeout_s, LONGEST_S))
 
 
 def disarm() -> None:
     """It may take its time again."""
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _folder() -> str:
+    """The current one; it may have been deleted."""
+    with suppress(OSError):
+        return os.getcwd()
+    return "."
 
 
 class _Forwarded(logging.Handler):
@@ -202,7 +239,7 @@ def _limit(memory_bytes: int | None) -> None:
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
     if memory_bytes is not None:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        if hard == resource.RLIM_INFINITY or memory_bytes < hard:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if soft == resource.RLIM_INFINITY or memory_bytes < soft:
             with suppress(ValueError, OSError):  # macOS doesn't count address space
                 resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, hard))

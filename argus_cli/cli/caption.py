@@ -13,6 +13,7 @@ from argus_cli.errors import ExitCode, UsageError
 from argus_cli.output.records import printable
 
 if TYPE_CHECKING:
+    from argus_cli.captioner import Request
     from argus_cli.media.sources import Source
     from argus_cli.output.sidecars import Sidecars
 
@@ -201,18 +202,22 @@ def caption(
 
     if not inputs and not lists:
         raise UsageError("nothing to caption; name pictures or folders, or a list with --from")
-    if ray is not None:
-        from argus_cli.batch import TIMEOUT_S
+
+    def asked() -> "Request":  # imports torch, for which refusals don't wait
         from argus_cli.captioner import Request
-        from argus_cli.cli.cluster import run_many
         from argus_cli.schema import Sampling
 
-        request = Request(
+        return Request(
             style=style, prompt=prompt, system=system, tiles=tiles, max_pixels=max_pixels or None,
             sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
         )  # fmt: skip
+
+    if ray is not None:
+        from argus_cli.batch import TIMEOUT_S
+        from argus_cli.cli.cluster import run_many
+
         return run_many(
-            context, ray, inputs or [], request, output, format,
+            context, ray, inputs or [], asked(), output, format,
             model=model, device=device, dtype=dtype,
             quantize=quantize, threads=threads, offline=offline, quiet=quiet,
             timeout=TIMEOUT_S if timeout is None else timeout, batch_size=batch_size,
@@ -236,20 +241,11 @@ def caption(
         return
 
     from argus_cli.batch import TIMEOUT_S, caption_each
-    from argus_cli.captioner import Request
     from argus_cli.cli.load import open_captioner, warn_unread
     from argus_cli.cli.outlets import open_outlets
     from argus_cli.cli.run import run
-    from argus_cli.schema import Sampling
 
-    request = Request(
-        style=style,
-        prompt=prompt,
-        system=system,
-        tiles=tiles,
-        max_pixels=max_pixels or None,
-        sampling=Sampling(max_new_tokens, temperature, top_p, seed, tuple(stop or ())),
-    )
+    request = asked()
     # One file that was named is captioned without its name; what a folder or a glob holds is not.
     names = [source.name for source in sources]
     several = len(names) > 1 or names not in (inputs, ["<stdin>"])

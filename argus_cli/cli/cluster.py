@@ -1,6 +1,5 @@
 """`--ray`: the same run on a cluster. Which options it takes, and what stderr is told."""
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from argus_cli.captioner.template import differs, literal
 from argus_cli.cli.run import Result, run
 from argus_cli.cli.stderr import say
 from argus_cli.cluster.actors import CaptionActor, FilmActor, model_here
-from argus_cli.cluster.job import cluster, cpus_of_an_actor, run_on_cluster
+from argus_cli.cluster.job import cluster, cpus_of_an_actor, need_ray, run_on_cluster
 from argus_cli.cluster.parts import FORMATS, Parts, pending
 from argus_cli.cluster.places import find_items
 from argus_cli.errors import ExitCode, UsageError
@@ -64,14 +63,13 @@ def run_many(
         for item in items[:limit]:
             typer.echo(printable(item.name))
         return
-    if offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    folder = model_here(model)
+    folder = model_here(model, offline=offline)
     actor_class = CaptionActor if isinstance(request, Request) else FilmActor
-    parts = Parts(_uri(cast(Path, output)), format or "jsonl", actor_class.record)
-    todo, told, failed = pending(
-        items, parts.index(), _made_by(folder, request), retry_failed=retry_failed
-    )
+    place = _uri(cast(Path, output))
+    parts = Parts(place, format or _format_of(place), actor_class.record)
+    known = parts.index()
+    parts = parts.after(known)
+    todo, told, failed = pending(items, known, _made_by(folder, request), retry_failed=retry_failed)
     if told and not quiet:
         say(told)
     todo = todo[:limit]
@@ -81,8 +79,8 @@ def run_many(
         with cluster(address):
             actor = actor_class(
                 folder.name if folder.manifest else str(folder.path), request, device=device,
-                dtype=dtype, quantize=quantize, threads=threads or cpus_of_an_actor(),
-                batch_size=batch_size, timeout=timeout,
+                dtype=dtype, quantize=quantize, threads=threads or cpus_of_an_actor(device),
+                batch_size=batch_size, timeout=timeout, offline=offline,
             )  # fmt: skip
             code = run(
                 cast(Sequence[Source], todo),
@@ -90,6 +88,8 @@ def run_many(
                 lambda _, result: result, "the same command goes on",
                 fail_fast=False, bar=not quiet, verbose=False,
             )  # fmt: skip
+    if code != ExitCode.INTERRUPTED:
+        parts.prune(known, {item.name for item in todo})
     if code or failed:
         raise typer.Exit(code or ExitCode.SOME_FAILED)
 
@@ -110,11 +110,19 @@ def _refuse(
         raise UsageError("--ray: needs -o OUT, a folder or URI for the parts")
     if output.is_file():
         raise UsageError(f"--output {output}: is a file; with --ray it is a folder")
+    need_ray()
 
 
 def _uri(output: Path) -> str:
     """The output as it was written; a Path takes one slash from s3://BUCKET."""
-    return re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", str(output))
+    return re.sub(
+        r"^(?!file:)([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", str(output), flags=re.IGNORECASE
+    )
+
+
+def _format_of(place: str) -> str:
+    """The format that its ending names, else jsonl."""
+    return next((name for name in FORMATS if place.lower().endswith(f".{name}")), FORMATS[0])
 
 
 def _made_by(folder: ModelFolder, request: Request | FilmRequest) -> tuple[str | None, ...]:

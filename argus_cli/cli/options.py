@@ -140,7 +140,7 @@ Stop = Annotated[
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout", min=0, metavar="SECONDS", callback=finite, rich_help_panel=RUN,
+        "--timeout", min=0, max=1e6, metavar="SECONDS", callback=finite, rich_help_panel=RUN,
         help="Give up on an input that takes longer to read; 0: never. "
         "Default: 60, but never for a single picture.",
     ),

@@ -14,9 +14,9 @@ from argus_cli.batch import TIMEOUT_S, caption_each
 from argus_cli.captioner import Captioner, FilmRequest, Request, load
 from argus_cli.cluster.fetch import fetched, item_of
 from argus_cli.cluster.parts import Parts, Record, arrow_schema, failure_schema
-from argus_cli.cluster.places import Item, os_reason
+from argus_cli.cluster.places import Item, os_reason, utf8
 from argus_cli.device import available_threads
-from argus_cli.errors import ArgusError, InputError, ModelDamaged, ModelError, ModelMissing
+from argus_cli.errors import ArgusError, InputError, ModelDamaged, ModelMissing
 from argus_cli.media.sources import Source
 from argus_cli.output.lines import Result, to_record
 from argus_cli.schema import Caption, Failure, VideoCaption
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def model_here(model: str | None) -> ModelFolder:
-    """The model on this machine; one of the zoo that isn't there is fetched.
+def model_here(model: str | None, *, offline: bool = False) -> ModelFolder:
+    """The model on this machine; one of the zoo that isn't there is fetched, unless ``offline``.
 
     The zoo's lock lets one process fetch a file, for which the others wait. Raises ModelError.
     """
     if model is None:
         return default_model()[0]
+    if offline:
+        return find(model)
     try:
         return find(model)
     except (ModelMissing, ModelDamaged) as error:  # or another process is at it
@@ -48,8 +50,8 @@ class CaptionActor:
     """Captions the rows of a dataset: a class for ``Dataset.map_batches``.
 
     A row has a ``path`` (or URI), the picture's ``bytes``, or both: then ``path`` is its name. Its
-    record is as `argus caption` writes it, with an ``error`` where it failed: no row raises. The
-    other columns are kept.
+    record is as `argus caption` writes it, with an ``error`` where it failed: no row raises, only
+    a model that can't be loaded. The other columns are kept.
 
     The model, a name or a folder as for ``load``, is loaded with the first batch and runs in
     ``threads`` threads, by default as many as Ray has given (OMP_NUM_THREADS).
@@ -68,10 +70,11 @@ class CaptionActor:
         threads: int | None = None,
         batch_size: int | None = None,
         timeout: float | None = TIMEOUT_S,
+        offline: bool = False,
     ) -> None:
-        self._model, self._request = model, request
+        self._model, self._request, self._offline = model, request, offline
         self.device = device
-        self._settings: dict[str, Any] = {"device": device, "dtype": dtype, "quantize": quantize}
+        self._settings: dict[str, Any] = {"dtype": dtype, "quantize": quantize}
         self._threads, self._batch_size, self._timeout = threads, batch_size, timeout
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,8 +82,9 @@ class CaptionActor:
 
     @cached_property
     def captioner(self) -> Captioner:
-        """The model. Raises ModelError."""
-        return load(model_here(self._model), threads=self.threads, **self._settings)
+        """The model. Raises ModelError, and UsageError for a device that isn't there."""
+        folder = model_here(self._model, offline=self._offline)
+        return load(folder, device=self.device, threads=self.threads, **self._settings)
 
     @property
     def threads(self) -> int:
@@ -102,7 +106,8 @@ class CaptionActor:
         return answers
 
     def records(self, items: Sequence[Item]) -> list[Record]:
-        """One for each, in their order."""
+        """One for each, in their order. Raises ArgusError when the model can't be loaded."""
+        self.captioner  # noqa: B018 - what fails here is no item's fault
         with fetched(items, films=self.record is VideoCaption) as sources:
             results = self._results(sources)
         # A path is made absolute for other machines; messages name it as the user did.
@@ -116,8 +121,6 @@ class CaptionActor:
             with closing(self._each(sources)) as results:  # type: ignore[type-var]
                 for result in results:
                     done.append(result)
-        except ModelError:
-            raise
         except Exception as error:
             if len(sources) == 1:
                 source, kind = sources[0], type(error).__name__
@@ -150,15 +153,18 @@ class FilmActor(CaptionActor):
 
 
 class PartActor:
-    """Makes one part of each batch of items, and tells which of them failed."""
+    """Makes one part of each batch of items, and tells which of them failed.
 
-    def __init__(self, actor: CaptionActor, parts: Parts):
-        self._actor, self._parts = actor, parts
+    What isn't foreseen is Ray's to try again, and in the ``last`` round the items' failure.
+    """
+
+    def __init__(self, actor: CaptionActor, parts: Parts, last: bool):
+        self._actor, self._parts, self._last = actor, parts, last
 
     def __call__(self, batch: "pa.Table") -> "pa.Table":
         import pyarrow as pa
 
-        items = [Item(**row) for row in batch.to_pylist()]
+        items = [Item(**row | {"at": os.fsdecode(row["at"])}) for row in batch.to_pylist()]
         try:
             told = [{"path": r["path"], "error": r.get("error")} for r in self._part(items)]
         except ArgusError as error:  # the model's or OUT's; Ray would try it again, and wrap it
@@ -169,12 +175,25 @@ class PartActor:
         name = self._parts.name(item.name for item in items)
         records = self._parts.read(name)  # of an actor that died before it could tell
         if records is None:
-            records = self._actor.records(items)
+            records = self._records(items)
             self._parts.write(name, records)
         return records
+
+    def _records(self, items: list[Item]) -> list[Record]:
+        try:
+            return self._actor.records(items)
+        except Exception as error:
+            if isinstance(error, ArgusError) or not self._last:
+                raise
+            kind, reason = type(error).__name__, os_reason(error)
+            return [
+                to_record(Failure(i.name, kind, f"{i.name}: {reason}", i.bytes, i.mtime_ns))
+                for i in items
+            ]
 
 
 def _named(item: Item, record: Record) -> Record:
     if "error" in record and item.name != item.at:
-        record["error"]["message"] = record["error"]["message"].replace(item.at, item.name, 1)
+        message = record["error"]["message"].replace(item.at, item.name, 1)
+        record["error"]["message"] = utf8(message)
     return record

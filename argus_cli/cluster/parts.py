@@ -5,22 +5,28 @@ second time replaces it by the same. What is in the folder is all that counts wh
 Where a path has several records, that of the latest run counts, and ``prune`` removes the others.
 """
 
+import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from io import BytesIO
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from argus_cli.cluster.places import Item, Place, os_reason
-from argus_cli.errors import UsageError
+from argus_cli.errors import ArgusError, UsageError
 from argus_cli.output.lines import MADE_BY, dump, parse_record
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 FORMATS = ("jsonl", "parquet")
+_TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(r"part-(\d{8}T\d{6})-[0-9a-f]{16}\.(jsonl|parquet)")
 
 
@@ -32,6 +38,7 @@ class Known(NamedTuple):
     mtime_ns: int | None
     made_by: tuple[str | None, ...]
     error: Record | None
+    older: tuple[str, ...] = ()  # the parts with records that this one replaces
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,17 @@ class Parts:
     """Where the parts of one run go, and how. Can be sent to other machines."""
 
     folder: str  # a path or URI
-    format: str = "jsonl"
-    kind: type = NoneType  # the dataclass of the records, for Parquet
-    run: str = field(default_factory=lambda: time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
+    format: str
+    kind: type  # the dataclass of the records
+    run: str = field(default_factory=lambda: time.strftime(_TIME, time.gmtime()))
+
+    def after(self, known: Mapping[str, Known]) -> "Parts":
+        """Those of a run later than all in ``known``, whatever this machine's clock says."""
+        latest = _NAME.fullmatch(max((record.part for record in known.values()), default=""))
+        if latest is None or latest[1] < self.run:
+            return self
+        then = datetime.strptime(latest[1], _TIME) + timedelta(seconds=1)
+        return replace(self, run=then.strftime(_TIME))
 
     def name(self, paths: Iterable[str]) -> str:
         """What the part with these inputs is called in this run."""
@@ -49,72 +64,93 @@ class Parts:
         return f"part-{self.run}-{digest.hexdigest()}.{self.format}"
 
     def write(self, name: str, records: Sequence[Record]) -> None:
-        """Write a part, in place of the one by that name. Raises UsageError."""
-        parquet = name.endswith(".parquet")
-        data = self._parquet(records) if parquet else "".join(dump(r) + "\n" for r in records)
+        """Write a part, in place of the one by that name. Raises ArgusError."""
+        try:
+            self._write(name, records)
+        except OSError as error:
+            reason = f"{os_reason(error)}; the same command goes on"
+            raise ArgusError(f"--output {self._place.child(name)}: {reason}") from None
+
+    def read(self, name: str) -> list[Record] | None:
+        """The records of a part; None if it isn't there. Raises UsageError."""
+        from pyarrow import ArrowException
+
         place = self._place.child(name)
         try:
-            place.write_whole(data.encode() if isinstance(data, str) else data)
+            return self._records(name, place.read())
+        except FileNotFoundError:
+            return None
+        except (ArrowException, ValueError) as error:
+            reason = f"{os_reason(error)}; remove it to caption its inputs anew"
+            raise UsageError(f"--output {place}: {reason}") from None
         except OSError as error:
             raise UsageError(f"--output {place}: {os_reason(error)}") from None
 
-    def read(self, name: str) -> list[Record] | None:
-        """The records of a part; None if it isn't there."""
-        try:
-            data = self._place.child(name).read()
-        except FileNotFoundError:
-            return None
-        if name.endswith(".parquet"):
-            from pyarrow.parquet import read_table
-
-            rows: list[Record] = read_table(BytesIO(data)).to_pylist()
-            return [{k: v for k, v in row.items() if k != "error" or v} for row in rows]
-        return [parse_record(line) for line in data.decode().splitlines()]
-
     def check_writable(self) -> None:
         """Raise UsageError where nothing can be written, before work is spent on it."""
-        self.write(".argus", [])
-        self._place.child(".argus").delete()
+        try:
+            self._write(".argus", [])
+        except OSError as error:
+            raise UsageError(f"--output {self._place}: {os_reason(error)}") from None
+        with suppress(OSError):  # who may write need not be allowed to delete
+            self._place.child(".argus").delete()
 
     def index(self, run: str | None = None) -> dict[str, Known]:
-        """What is known of each path, from the parts of all runs or of one."""
-        return {path: known[-1] for path, known in self._all(run).items()}
+        """What is known of each path, from the parts of all runs or of one. Raises UsageError."""
+        found: dict[str, Known] = {}
+        makers: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
+        for part in sorted(self._names(run)):
+            for record in self.read(part) or ():
+                path, made_by = record["path"], tuple(record.get(key) for key in MADE_BY)
+                made_by = makers.setdefault(made_by, made_by)  # few, of many records
+                before = found.get(path)
+                older = {*before.older, before.part} - {part} if before else ()
+                found[path] = Known(
+                    part, record.get("bytes"), record.get("mtime_ns"), made_by,
+                    record.get("error"), tuple(older),
+                )  # fmt: skip
+        return found
 
-    def prune(self) -> None:
-        """Remove the records that later ones replace."""
+    def prune(self, known: Mapping[str, Known], redone: Collection[str] = ()) -> None:
+        """Remove the records that later ones replace: in ``known``, or ``redone`` since.
+
+        Where that isn't allowed, or another run is at it too, they stay: the later one counts.
+        """
         stale: dict[str, set[str]] = {}
-        for path, known in self._all().items():
-            for old in known[:-1]:
-                stale.setdefault(old.part, set()).add(path)
+        for path, record in known.items():
+            for part in (*record.older, *([record.part] if path in redone else ())):
+                stale.setdefault(part, set()).add(path)
         for part, paths in stale.items():
-            kept = [r for r in self.read(part) or () if r["path"] not in paths]
-            if kept:
-                self.write(part, kept)
-            else:
-                self._place.child(part).delete()
+            try:
+                self._without(part, paths)
+            except FileNotFoundError:
+                continue
+            except (ArgusError, OSError) as error:
+                logger.warning("%s: replaced records stay, %s", self.folder, os_reason(error))
+                return
+
+    def _without(self, part: str, paths: Collection[str]) -> None:
+        kept = [r for r in self.read(part) or () if r["path"] not in paths]
+        if kept:
+            self.write(part, kept)
+        else:
+            self._place.child(part).delete()
 
     @property
     def _place(self) -> Place:
         return Place.at(self.folder)
 
-    def _all(self, run: str | None = None) -> dict[str, list[Known]]:
-        """The records of each path, the latest at the end."""
-        found: dict[str, list[Known]] = {}
-        makers: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
-        for part in sorted(self._names(run)):
-            for record in self.read(part) or ():
-                made_by = tuple(record.get(key) for key in MADE_BY)
-                made_by = makers.setdefault(made_by, made_by)  # few, of many records
-                known = Known(
-                    part, record.get("bytes"), record.get("mtime_ns"), made_by, record.get("error")
-                )
-                found.setdefault(record["path"], []).append(known)
-        return found
-
     def _names(self, run: str | None) -> Iterator[str]:
         for name in self._place.names():
             if (match := _NAME.fullmatch(name)) and run in (None, match[1]):
                 yield name
+
+    def _write(self, name: str, records: Sequence[Record]) -> None:
+        if name.endswith(".parquet"):
+            data = self._parquet(records)
+        else:
+            data = "".join(dump(record) + "\n" for record in records).encode()
+        self._place.child(name).write_whole(data)
 
     def _parquet(self, records: Sequence[Record]) -> bytes:
         import pyarrow as pa
@@ -123,6 +159,16 @@ class Parts:
         sink = BytesIO()
         write_table(pa.Table.from_pylist(list(records), schema=arrow_schema(self.kind)), sink)
         return sink.getvalue()
+
+    def _records(self, name: str, data: bytes) -> list[Record]:
+        if not name.endswith(".parquet"):
+            return [parse_record(line) for line in data.decode().splitlines()]
+        from pyarrow.parquet import read_table
+
+        rows: list[Record] = read_table(BytesIO(data)).to_pylist()
+        if any(not isinstance(row.get("path"), str) for row in rows):
+            raise ValueError("not records of argus")
+        return [{k: v for k, v in row.items() if k != "error" or v} for row in rows]
 
 
 def pending(

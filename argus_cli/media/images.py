@@ -4,6 +4,7 @@ Formats are told by content, never by name. Of an animation or a document the fi
 Colour profiles are ignored, as the reference preprocessing of the models does.
 """
 
+import errno
 import os
 import re
 import threading
@@ -73,6 +74,8 @@ def day_taken(source: ImageSource) -> str:
     with suppress(Exception):  # no EXIF, a broken one, a day that no calendar has
         if isinstance(source, str | os.PathLike):
             source = os.fspath(source) if os.path.isfile(source) else b""
+        elif isinstance(source, BytesIO):
+            source = source.getvalue()
         if isinstance(source, str | bytes | Image.Image):
             moment: str = exif_of(source).get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
             return date.fromisoformat(moment[:10].replace(":", "-")).isoformat()
@@ -158,10 +161,10 @@ def _stream(source: File) -> BinaryIO:
 
 
 def read_stream(stream: BinaryIO) -> bytes:
-    """What is left of it. Raises ImageError for more than any picture has, such as /dev/zero."""
+    """What is left of it. Raises OSError also for more than any picture has, such as /dev/zero."""
     content = stream.read(MAX_STREAM_BYTES + 1)
     if len(content) > MAX_STREAM_BYTES:
-        raise ImageError(f"more than {MAX_STREAM_BYTES >> 20} MB and no end")
+        raise OSError(errno.EFBIG, f"more than {MAX_STREAM_BYTES >> 20} MB and no end")
     return content
 
 

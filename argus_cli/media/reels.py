@@ -1,11 +1,12 @@
 """Films opened, from whatever holds one: see Reel. Knows nothing of which frames are wanted."""
 
+import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from io import BytesIO
-from tempfile import NamedTemporaryFile
+from shutil import disk_usage
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import BinaryIO, Protocol, cast
 
 from PIL.WebPImagePlugin import WebPImageFile
@@ -68,7 +69,7 @@ def seekable(source: File) -> Iterator[BinaryIO]:
     """The source as a stream that can be read from its beginning as often as one likes.
 
     What comes through a pipe is laid down in a temporary file. It comes once: whoever needs it
-    twice holds on to this.
+    twice holds on to this. Raises OSError.
     """
     if isinstance(source, bytes):
         yield BytesIO(source)
@@ -79,9 +80,19 @@ def seekable(source: File) -> Iterator[BinaryIO]:
         yield source
     else:
         with NamedTemporaryFile() as spool:
-            shutil.copyfileobj(source, spool)
+            _lay_down(source, cast(BinaryIO, spool))
             spool.name = name_of(source)
             yield cast(BinaryIO, spool)
+
+
+def _lay_down(source: BinaryIO, spool: BinaryIO) -> None:
+    """Copies it, but of what has no end no more than half of what is free there."""
+    room = disk_usage(gettempdir()).free // 2
+    while piece := source.read(2**18):
+        room -= len(piece)
+        if room < 0:
+            raise OSError(errno.EFBIG, f"too much for {gettempdir()}, save it as a file first")
+        spool.write(piece)
 
 
 class _Animation:

@@ -1,5 +1,6 @@
 """The class for a user's own Dataset.map_batches: same records, no row raises, it pickles."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -7,12 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("ray", reason="Ray isn't installed; pip install 'argus-vlm[ray]'")
+
 import argus_cli
 from argus_cli.captioner import Request
 from argus_cli.cluster import CaptionActor, actors
-from argus_cli.errors import ModelDamaged
+from argus_cli.cluster.actors import PartActor
+from argus_cli.cluster.parts import Parts, Record
+from argus_cli.cluster.places import Item
+from argus_cli.errors import ModelDamaged, ModelMissing, UsageError
 from argus_cli.output.lines import to_record
-from argus_cli.schema import Sampling
+from argus_cli.schema import Caption, Sampling
 
 pytest_plugins = ["machines"]
 
@@ -112,3 +118,42 @@ def test_a_model_that_another_process_is_fetching_is_waited_for(
     assert actors.model_here("smolvlm-256m") == ("smolvlm-256m", False)
     with pytest.raises(ModelDamaged, match="./mine: missing"):
         actors.model_here("./mine")
+
+
+def test_offline_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors, "pull", None)
+    some = pickle.loads(pickle.dumps(CaptionActor("smolvlm-2.2b", offline=True)))
+    with pytest.raises(ModelMissing):
+        some.records([])
+
+
+def test_a_device_that_is_not_there_is_no_rows_fault(tiny_folder: Path, pictures: Path) -> None:
+    some = CaptionActor(str(tiny_folder), device="mps")
+    with pytest.raises(UsageError, match="mps"):
+        some.records([Item("1.png", str(pictures / "1.png"))])
+
+
+class Broken(CaptionActor):
+    def records(self, items: object) -> list[Record]:
+        raise RuntimeError("a defect")
+
+
+def test_what_is_not_foreseen_is_told_in_the_last_round(tmp_path: Path) -> None:
+    parts = Parts(str(tmp_path), "parquet", Caption)
+    batch = pa.table({"name": ["caf\\xe9.png"], "at": [b"/caf\xe9.png"]})
+    with pytest.raises(RuntimeError):
+        PartActor(Broken(), parts, False)(batch)
+    (told,) = PartActor(Broken(), parts, True)(batch).to_pylist()
+    assert told["path"] == "caf\\xe9.png"
+    assert told["error"] == {"type": "RuntimeError", "message": "caf\\xe9.png: a defect"}
+    assert list(parts.index()) == ["caf\\xe9.png"]
+
+
+def test_a_name_that_is_no_utf_8_is_told_and_written(actor: CaptionActor, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.png")).write_bytes(b"no picture")
+    parts = Parts(str(tmp_path / "out"), "parquet", Caption)
+    batch = pa.table({"name": ["caf\\xe9.png"], "at": [bytes(tmp_path) + b"/caf\xe9.png"]})
+    (told,) = PartActor(actor, parts, False)(batch).to_pylist()
+    assert told["error"]["type"] == "ImageError"
+    assert told["error"]["message"].startswith("caf\\xe9.png: ")
+    assert list(parts.index()) == ["caf\\xe9.png"]

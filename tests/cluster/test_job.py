@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("ray", reason="Ray isn't installed; pip install 'argus-vlm[ray]'")
 from conftest import draw
 from films import film, steady
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from argus_cli.cluster.parts import Parts, Record
 from argus_cli.cluster.places import Place, find_items
 from argus_cli.errors import ModelMissing
 from argus_cli.media.sources import PICTURES, resolve
-from argus_cli.schema import Caption, Failure, Sampling
+from argus_cli.schema import Caption, Failure, Sampling, VideoCaption
 
 pytest_plugins = ["machines"]
 pytestmark = [
@@ -52,7 +54,7 @@ def test_a_folder_becomes_parts_and_the_same_command_goes_on(
     assert second.exit_code == 1  # one picture is torn
     assert "5 of 13 are done already" in second.stderr
     assert "torn.jpg: " in second.stderr and "1 of 8 failed" in second.stderr
-    paths = [record["path"] for record in records(Parts(str(tmp_path / "out")))]
+    paths = [record["path"] for record in records(Parts(str(tmp_path / "out"), "jsonl", Caption))]
     assert sorted(paths) == sorted(s.name for s in resolve([str(pictures)]))
     third = CliRunner().invoke(app, command)
     assert third.exit_code == 1 and "1 failed before" in third.stderr
@@ -75,7 +77,7 @@ def test_a_picture_that_kills_its_process_becomes_a_failure(
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     items = find_items([str(pictures)], (), PICTURES, True)
-    parts = Parts(str(tmp_path / "out"), kind=Caption)
+    parts = Parts(str(tmp_path / "out"), "jsonl", Caption)
     actor = PoisonedActor(str(tiny_folder), FEW, dtype="float32", threads=1, timeout=None)
     results = list(run_on_cluster(actor, items, parts))
     failures = {r.path: r.type for r in results if isinstance(r, Failure)}
@@ -97,7 +99,7 @@ def test_object_storage_is_read_and_written(
     command = words("s3://shelf/in", "s3://shelf/out", tiny_folder)
     result = CliRunner().invoke(app, [*command, "-f", "parquet"])
     assert result.exit_code == 1, result.output
-    written = records(Parts("s3://shelf/out"))
+    written = records(Parts("s3://shelf/out", "parquet", Caption))
     assert sorted(r["path"] for r in written) == sorted(
         f"s3://shelf/in/{p.name}" for p in pictures.iterdir() if p.suffix != ".txt"
     )
@@ -113,7 +115,7 @@ def test_a_machine_that_dies_costs_nothing(machines: Any, tmp_path: Path) -> Non
         draw(48, 32, seed=number).save(folder / f"{number}.png")
     second = machines.add_node(num_cpus=1, object_store_memory=80 * 2**20)
     items = find_items([str(folder)], (), PICTURES, True)
-    parts = Parts(str(tmp_path / "out"), kind=Caption)
+    parts = Parts(str(tmp_path / "out"), "jsonl", Caption)
     actor = CaptionActor("glimpse", dtype="float32", threads=1, timeout=None)
     done = 0
     for result in run_on_cluster(actor, items, parts):
@@ -132,7 +134,7 @@ def test_a_model_that_cannot_be_had_ends_the_run(
     machines: Any, pictures: Path, tmp_path: Path
 ) -> None:
     items = find_items([str(pictures)], (), PICTURES, True)
-    parts = Parts(str(tmp_path / "out"), kind=Caption)
+    parts = Parts(str(tmp_path / "out"), "jsonl", Caption)
     with pytest.raises(ModelMissing, match="nothing"):
         list(run_on_cluster(CaptionActor("./nothing", threads=1), items, parts))
     assert parts.index() == {}
@@ -157,6 +159,7 @@ def test_films_become_parts(machines: Any, tmp_path: Path, tiny_folder: Path) ->
                "-m", str(tiny_folder), "--max-new-tokens", "5", "-f", "parquet"]  # fmt: skip
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1, result.output
-    good, bad = sorted(records(Parts(str(tmp_path / "out"))), key=lambda r: str(r["path"]))
+    made = Parts(str(tmp_path / "out"), "parquet", VideoCaption)
+    good, bad = sorted(records(made), key=lambda r: str(r["path"]))
     assert good["path"] == str(clip) and good["segments"][0]["end"] == pytest.approx(1.2)
     assert bad["error"]["type"] == "VideoError"

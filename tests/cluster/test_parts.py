@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from argus_cli.cluster.parts import Parts, Record, pending
+pytest.importorskip("ray", reason="Ray isn't installed; pip install 'argus-vlm[ray]'")
+
+from argus_cli.cluster import places
+from argus_cli.cluster.parts import FORMATS, Parts, Record, pending
 from argus_cli.cluster.places import Item
+from argus_cli.errors import ArgusError, UsageError
 from argus_cli.output.lines import to_record
 from argus_cli.schema import (
     Caption,
@@ -81,11 +86,9 @@ def test_the_same_inputs_make_the_same_part_again(tmp_path: Path) -> None:
 def test_a_part_that_cannot_be_finished_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from argus_cli.cluster import places
-    from argus_cli.errors import UsageError
-
-    monkeypatch.setattr(places.os, "getpid", lambda: "x/no/such/folder")
-    with pytest.raises(UsageError, match="--output"):
+    monkeypatch.setattr(places, "uuid4", lambda: UUID("0" * 32))
+    (tmp_path / f".{parts(tmp_path).name(['cat.jpg'])}.{'0' * 32}").mkdir()
+    with pytest.raises(ArgusError, match="--output .*; the same command goes on"):
         put(parts(tmp_path), CAT)
     assert parts(tmp_path).index() == {}
 
@@ -103,7 +106,7 @@ def test_the_record_of_the_latest_run_counts_and_stays(tmp_path: Path, format: s
     new = parts(tmp_path, format, "20260102T000000")
     put(new, replace(CAT, caption="A dog.", bytes=6))
     assert new.index()["cat.jpg"].bytes == 6
-    new.prune()
+    new.prune(new.index())
     records = [r for p in sorted(tmp_path.iterdir()) for r in new.read(p.name) or ()]
     assert [(r["path"], r.get("caption")) for r in records] == [
         ("torn.jpg", None),
@@ -115,7 +118,7 @@ def test_a_part_of_which_nothing_is_left_goes(tmp_path: Path) -> None:
     put(parts(tmp_path), CAT)
     new = parts(tmp_path, run="20260102T000000")
     kept = put(new, CAT, TORN)
-    new.prune()
+    new.prune(new.index())
     assert [p.name for p in tmp_path.iterdir()] == [kept]
 
 
@@ -146,3 +149,55 @@ def test_another_model_makes_it_anew(tmp_path: Path) -> None:
     known = parts(tmp_path).index()
     assert pending([cat], known, ("other", *MADE_BY[1:]), retry_failed=False)[0] == [cat]
     assert pending([cat], known, (*MADE_BY[:3], None), retry_failed=False)[0] == []
+
+
+def test_what_was_redone_replaces_its_old_record(tmp_path: Path) -> None:
+    old = put(parts(tmp_path), CAT, TORN)
+    known = parts(tmp_path).index()
+    new = parts(tmp_path, run="20260102T000000")
+    put(new, CAT)
+    new.prune(known, {"cat.jpg"})
+    assert [r["path"] for r in new.read(old) or ()] == ["torn.jpg"]
+
+
+def test_a_run_comes_after_those_of_a_clock_that_is_ahead(tmp_path: Path) -> None:
+    put(parts(tmp_path, run="20991231T235959"), CAT)
+    some = parts(tmp_path)
+    later = some.after(some.index())
+    assert later.run == "21000101T000000"
+    assert some.after({}).run == some.run
+    assert later.after(some.index()).run == later.run
+
+
+@pytest.mark.parametrize(("error", "warned"), [(PermissionError, 1), (FileNotFoundError, 0)])
+def test_what_cannot_be_removed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: type[OSError], warned: int,
+) -> None:  # fmt: skip
+    def refused(place: places.Place) -> None:
+        raise error(1, "not so")
+
+    put(parts(tmp_path), CAT)
+    new = parts(tmp_path, run="20260102T000000")
+    put(new, CAT)
+    monkeypatch.setattr(places.Place, "delete", refused)
+    new.check_writable()
+    new.prune(new.index())
+    assert len(caplog.messages) == warned and all("not so" in m for m in caplog.messages)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("torn", [b"{", b"PAR1", b'{"path": 1}\n', b"\xff"])
+def test_a_damaged_part_is_named(tmp_path: Path, format: str, torn: bytes) -> None:
+    some = parts(tmp_path, format)
+    name = put(some, CAT)
+    (tmp_path / name).write_bytes(torn)
+    with pytest.raises(UsageError, match=f"{name}: .*; remove it") as error:
+        some.index()
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_written_is_the_command_lines_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="--output .*file"):
+        parts(tmp_path / "file").check_writable()

@@ -1,15 +1,21 @@
 """Inputs wherever pyarrow reads: what is found, under which name, and what can't be."""
 
+import os
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("ray", reason="Ray isn't installed; pip install 'argus-vlm[ray]'")
 from conftest import draw
 from pyarrow.parquet import write_table
 
+from argus_cli.cluster import fetch, places
 from argus_cli.cluster.fetch import fetched
-from argus_cli.cluster.places import Item, Place, find_items
-from argus_cli.errors import UsageError
+from argus_cli.cluster.places import Item, Place, find_items, plain
+from argus_cli.errors import ImageError, UsageError
+from argus_cli.media.reels import seekable
 from argus_cli.media.sources import PICTURES
 
 pytest_plugins = ["machines"]
@@ -63,6 +69,131 @@ def test_a_list_names_paths(pictures: Path, tmp_path: Path) -> None:
     listing.write_text(f"{pictures / '1.png'}\n{pictures / '2.png'}\n")
     items = find_items((), [str(listing)], PICTURES, True)
     assert [Path(item.at).name for item in items] == ["1.png", "2.png"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\0"])
+def test_a_list_is_read_as_without_a_cluster(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.chdir(pictures)
+    Path("-").write_bytes(Path("0.png").read_bytes())
+    lines = [b"./1.png", b"1.png", b"-", b"s3://shelf/x.parquet", b""]
+    (tmp_path / "list").write_bytes(b"\xef\xbb\xbf" + end.join(lines))
+    monkeypatch.setattr(places, "_far", lambda word, *_: [Item(word, word)])
+    items = find_items((), [str(tmp_path / "list")], PICTURES, True)
+    assert [item.name for item in items] == ["./1.png", "./-", "s3://shelf/x.parquet"]
+
+
+def test_a_list_on_stdin(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = BytesIO(bytes(pictures / "1.png"))
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(lines))
+    assert [item.at for item in find_items((), ["-"], PICTURES, True)] == [str(pictures / "1.png")]
+
+
+def test_a_lists_missing_path_names_the_list(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("nope-*.png")
+    with pytest.raises(UsageError, match="--from .*list: nope-.*: no such file"):
+        find_items((), [str(tmp_path / "list")], PICTURES, True)
+
+
+def test_a_file_counts_once_by_all_its_names(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pictures)
+    uri = (pictures / "0.png").as_uri()
+    assert [item.name for item in found("./0.png", "0.png", uri)] == ["./0.png"]
+
+
+def test_an_empty_folder_is_a_warning(
+    pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert len(found(str(pictures), str(tmp_path / "empty"))) == 13
+    assert "empty: no pictures in it" in caplog.text
+
+
+def test_rows_of_two_tables_with_the_same_names_all_count(tmp_path: Path) -> None:
+    tables = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for table in tables:
+        names = ["1.jpg", "2.jpg"]
+        rows = [f"{table.stem}{name}".encode() for name in names]
+        write_table(pa.table({"path": names, "bytes": rows}), table)
+    items = found(*map(str, tables))
+    names = ["1.jpg", "2.jpg", f"{tables[1]}#0", f"{tables[1]}#1"]
+    assert [item.name for item in items] == names
+    assert contents(items) == [b"a1.jpg", b"a2.jpg", b"b1.jpg", b"b2.jpg"]
+
+
+def test_a_folder_of_tables_holds_their_rows(tmp_path: Path) -> None:
+    for name in ("0.parquet", "1.parquet"):
+        write_table(pa.table({"bytes": [name.encode()]}), tmp_path / name)
+    (tmp_path / "_SUCCESS").touch()
+    assert contents(found(str(tmp_path))) == [b"0.parquet", b"1.parquet"]
+    draw(8, 8).save(tmp_path / "cover.png")
+    assert [item.name for item in found(str(tmp_path))] == [str(tmp_path / "cover.png")]
+
+
+def test_a_file_uri_is_its_path(tmp_path: Path) -> None:
+    picture = tmp_path / "my cat%.png"
+    picture.write_bytes(b"x")
+    assert contents(found(tmp_path.as_uri())) == contents(found(picture.as_uri())) == [b"x"]
+    assert Place.at(picture.as_uri()).read() == b"x"
+    assert plain(f"file:{tmp_path}") == plain(f"FILE://localhost{tmp_path}") == str(tmp_path)
+
+
+def test_a_name_that_is_no_utf_8_is_spelled_out(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9.png")
+    file.touch()
+    (item,) = found(str(tmp_path))
+    assert item.name == f"{tmp_path}/caf\\xe9.png"
+    assert item.at == str(file)
+
+
+def test_paths_in_bytes_are_text(tmp_path: Path) -> None:
+    table = tmp_path / "binary.parquet"
+    write_table(pa.table({"path": [b"/cat.png"]}), table)
+    assert [item.at for item in found(str(table))] == ["/cat.png"]
+
+
+def test_a_table_that_has_shrunk_costs_its_rows(tmp_path: Path) -> None:
+    table = tmp_path / "some.parquet"
+    write_table(pa.table({"bytes": [b"x"]}), table)
+    with pytest.raises(ImageError, match="nine: there is no row 9"):
+        contents([Item("nine", str(table), 9)])
+
+
+def test_a_storage_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Down:
+        def get_file_info(self, wanted: object) -> None:
+            raise OSError("unreachable\nnow")
+
+    monkeypatch.setattr(places, "_filesystem", lambda host: (Down(), "shelf"))
+    with pytest.raises(UsageError, match="s3://shelf/a: unreachable now"):
+        found("s3://shelf/a")
+
+
+def test_few_objects_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(fetch, "_read", lambda at: asked.append(at) or at.encode())
+    items = [Item(f"s3://shelf/{n}", f"s3://shelf/{n}") for n in range(40)]
+    with fetched(items, films=False) as sources:
+        assert [sources[n].file.read() for n in (30, 0)] == [b"s3://shelf/30", b"s3://shelf/0"]
+        assert sources[0].file.read() == b"s3://shelf/0"  # again, not kept
+    assert len(asked) <= fetch.FETCHERS + 3
+    assert len(set(asked)) == len(asked) - 1
+
+
+def test_a_film_begins_anew_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"film")
+    monkeypatch.setattr(fetch, "is_uri", lambda at: True)
+    item = Item("film", str(tmp_path / "film.mp4"))
+    with fetched([item], films=True) as (source,):
+        for _ in range(2):
+            with seekable(source.file) as stream:
+                stream.seek(0)
+                assert stream.read() == b"film"
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,25 @@ def test_bytes_on_a_stream_are_read_in_their_turn(tiny, sources) -> None:  # typ
     assert results[1].caption == tiny.caption(sources[1].file).caption
 
 
+def test_a_stream_that_any_thread_may_read_is_read_ahead(tiny, sources) -> None:  # type: ignore[no-untyped-def]
+    class Noted(io.BytesIO):
+        any_thread = True
+
+        def read(self, size: int | None = -1) -> bytes:
+            seen.add(threading.current_thread().name)
+            return super().read(size)
+
+    seen: set[str] = set()
+    noted = Source("s3://a.png", Noted(sources[0].file.read_bytes()))
+    assert isinstance(next(caption_each(tiny, [noted], Request())), Caption)
+    assert seen == {batch.READER}
+
+
+def test_one_reads_where_nobody_should(tiny, sources) -> None:  # type: ignore[no-untyped-def]
+    (result,) = caption_each(tiny, sources[:1], REQUEST, workers=0)
+    assert isinstance(result, Caption)
+
+
 def test_text_is_seen_as_it_grows_one_at_a_time(tiny, sources) -> None:  # type: ignore[no-untyped-def]
     pieces: list[str] = []
     results = []

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import BinaryIO
 
 import hostile
@@ -69,6 +70,35 @@ def test_a_film_that_leads_nowhere(clip: Path, function: Callable[[BinaryIO], No
         film_reader(clip, 0.3) as ask,
     ):
         ask(function)  # type: ignore[arg-type]
+
+
+def test_all_of_a_pipe_is_read(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.mp4"
+    whole.write_bytes(bytes(3000))  # what a file holds back before it is written
+    with piped(whole) as stream, film_reader(stream, 60.0) as ask:
+        assert ask(BufferedReader.seek, 0, os.SEEK_END) == 3000  # type: ignore[arg-type]
+
+
+def test_a_named_pipe_is_read_as_it_comes(clip: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    Thread(target=pipe.write_bytes, args=[clip.read_bytes()]).start()
+    with film_reader(pipe, 60.0) as ask:
+        assert ask(probe) == probe(clip)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_pipe_to_which_nobody_writes(tmp_path: Path, opened: bool) -> None:
+    pipe = tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR) if opened else None
+    with (
+        pytest.raises(VideoError, match=r"pipe.mp4: it didn't come within 0.1 s, --timeout"),
+        film_reader(pipe, 0.1),
+    ):
+        pass
+    if writer:
+        os.close(writer)
 
 
 def test_reading_on_is_getting_on(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from argus_cli.errors import ImageError
 from argus_cli.media.images import DEFAULT_MAX_PIXELS
 from argus_cli.picture_reader import Look, PictureReader, read_picture
 from argus_cli.smolvlm.config import PreprocessConfig
+from argus_cli.workers import WorkersUnavailable
 
 LOOK = Look(PreprocessConfig(64, 256, True), "full", DEFAULT_MAX_PIXELS, dated=True)
 
@@ -91,6 +92,82 @@ def test_nobody_blames_a_picture_for_what_happened_before(photo: Path) -> None:
     reader.close()
 
 
+def test_a_worker_that_died_is_put_away(photo: Path) -> None:
+    reader = PictureReader(60.0, DEFAULT_MAX_PIXELS)
+    reader(photo, LOOK)
+    assert reader._worker
+    dead = reader._worker._process
+    dead.kill()
+    dead.wait()
+    assert reader(photo, LOOK).size == (90, 60)
+    assert dead.stdout and dead.stdout.closed
+    reader.close()
+
+
+def test_a_start_that_fails_once_lifts_the_limit_once(
+    monkeypatch: pytest.MonkeyPatch, photo: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(*_: object) -> None:
+        raise WorkersUnavailable("Resource temporarily unavailable")
+
+    reader = PictureReader(60.0, DEFAULT_MAX_PIXELS)
+    reader(photo, LOOK)
+    assert reader._worker
+    reader._worker.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(picture_reader, "Worker", busy)
+        assert reader(photo, LOOK).size == (90, 60)
+    assert caplog.messages == [
+        "a picture is read without a time limit: Resource temporarily unavailable"
+    ]
+    reader(photo, LOOK)
+    assert reader._worker.is_alive
+    reader.close()
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_closed_it_reads_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, photo: Path, timeout: float | None
+) -> None:
+    monkeypatch.setattr(picture_reader, "Worker", None)
+    reader = PictureReader(timeout, DEFAULT_MAX_PIXELS)
+    reader.close()
+    with pytest.raises(ImageError, match=r"photo.jpg: nothing more is read$"):
+        reader(photo, LOOK)
+
+
+class Endless(BytesIO):
+    name = "<stdin>"
+
+    def read(self, size: int | None = -1) -> bytes:
+        return bytes(size or 0)
+
+
+class Broken(BytesIO):
+    name = "<stdin>"
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"), [(Endless, "more than 0 MB and no end"), (Broken, "Input/output error")]
+)
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_stream_that_breaks_is_one_picture_s_error(
+    monkeypatch: pytest.MonkeyPatch, stream: type[BytesIO], told: str, timeout: float | None
+) -> None:
+    monkeypatch.setattr("argus_cli.media.images.MAX_STREAM_BYTES", 1000)
+    reader = PictureReader(timeout, DEFAULT_MAX_PIXELS)
+    with pytest.raises(ImageError, match=rf"^<stdin>: {told}$"):
+        reader(stream(), LOOK)
+
+
+def test_the_day_of_a_stream_is_read_here_too(dated: Path) -> None:
+    with open(dated, "rb") as stream:
+        assert PictureReader(None, DEFAULT_MAX_PIXELS)(stream, LOOK).taken == "2019-08-07"
+
+
 def test_a_pipe_is_read_here_and_decoded_there(reader: PictureReader, photo: Path) -> None:
     ours, theirs = os.pipe()
     os.write(theirs, photo.read_bytes())
@@ -103,7 +180,7 @@ def test_a_pipe_to_which_nobody_writes(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.jpg"
     os.mkfifo(pipe)
     reader = PictureReader(0.1, DEFAULT_MAX_PIXELS)
-    with pytest.raises(ImageError, match=r"pipe.jpg: not all of it came within 0.1 s, --timeout"):
+    with pytest.raises(ImageError, match=r"pipe.jpg: it didn't come within 0.1 s, --timeout"):
         reader(pipe, LOOK)
     pipe.write_bytes(b"")  # lets the thread go
     reader.close()

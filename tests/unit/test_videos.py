@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
+from tempfile import gettempdir
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import av
@@ -490,6 +492,19 @@ def test_a_pipe_is_laid_down_once() -> None:
     with pipe(source) as stream, seekable(stream) as film_again:
         assert probe(film_again) == probe(source)
         assert seen(film_again, [3.0]) == [(2.0, 4)]
+
+
+def test_a_pipe_without_an_end_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return bytes(size or 0)
+
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr("argus_cli.media.reels.disk_usage", lambda _: SimpleNamespace(free=2**20))
+    told = f"<bytes>: too much for {gettempdir()}, save it as a file first"
+    assert refused(Endless()) == told
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files")

@@ -2,17 +2,19 @@
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from argus_cli import workers
-from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable
+from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, within
 
 
 @pytest.fixture
@@ -98,6 +100,30 @@ def test_memory_is_bounded(worker: Worker) -> None:
         worker.call(bytes, 2**29)
 
 
+def test_a_smaller_bound_of_the_system_stays() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**40, before[1]))
+    try:
+        worker = Worker(60.0, memory_bytes=2**41)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert worker.call(resource.getrlimit, resource.RLIMIT_AS)[0] == 2**40
+    worker.close()
+
+
+def test_a_limit_beyond_the_clock_is_none(worker: Worker) -> None:
+    endless = Worker(1e12)
+    assert endless.call(len, "ab") == within(1e12, len, "ab") == 2
+    endless.close()
+
+
+def test_relative_paths_are_those_of_our_folder(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert worker.call(os.getcwd) == str(tmp_path)
+
+
 def test_ctrl_c_is_not_for_it(worker: Worker) -> None:
     worker.call(signal.raise_signal, signal.SIGINT)
     assert os.getpgid(worker.call(os.getpid)) != os.getpgid(0)
@@ -144,6 +170,25 @@ def test_a_python_that_can_not_be_started_again(monkeypatch, name: str, value: o
     monkeypatch.setattr(sys, name, value, raising=False)
     with pytest.raises(WorkersUnavailable):
         Worker(60.0)
+
+
+def test_a_start_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = tmp_path / "python"
+    idle.write_text("#!/bin/sh\nexec sleep 600")
+    idle.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(idle))
+    monkeypatch.setattr(workers, "START_S", 0.1)
+    with pytest.raises(WorkersUnavailable, match="doesn't find its way"):
+        Worker(60.0)
+
+
+def test_what_never_comes_is_left_behind() -> None:
+    there = threading.Event()
+    with pytest.raises(TimeoutError, match=r"^it didn't come within 0.1 s, --timeout raises"):
+        within(0.1, there.wait)
+    there.set()
+    with pytest.raises(ZeroDivisionError):
+        within(60.0, divmod, 1, 0)
 
 
 @pytest.mark.parametrize("works", [True, False], ids=["at work", "idle"])

@@ -109,7 +109,10 @@ def _numbered(source: BinaryIO, stack: ExitStack) -> BinaryIO:
     """The same as a file of the operating system's, which another process can be handed."""
     if isinstance(getattr(source, "raw", source), io.FileIO):
         source.flush()  # what we wrote ourselves
-        return source
+        if source.fileno() > 2:
+            return source
+        # Of stdin's number the worker has a stream of its own.
+        return stack.enter_context(os.fdopen(os.dup(source.fileno()), "rb"))
     spool = cast(BinaryIO, stack.enter_context(TemporaryFile()))
     source.seek(0)
     shutil.copyfileobj(source, spool)

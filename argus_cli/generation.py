@@ -99,9 +99,12 @@ def _generator(sampling: Sampling) -> torch.Generator:
 
 
 def sample(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Step:
-    """Logits [V] -> one token: the most likely one at temperature 0, else drawn from top-p."""
+    """Logits [V] -> one token: the most likely one at temperature 0, else drawn from top-p.
+
+    At temperatures below a millionth too, where logits divided by it overflow.
+    """
     log_probabilities = logits.log_softmax(-1)
-    if sampling.temperature == 0:
+    if sampling.temperature < 1e-6:
         token = int(log_probabilities.argmax())
     else:
         token = _draw(logits / sampling.temperature, sampling.top_p, generator)

@@ -28,6 +28,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's, 
 _PLAIN_BYTES, _PIXEL_BYTES = 2**30, 40
 _VALUE, _ITEM, _END, _ERROR, _LOG = range(5)
 START_S = 60.0  # a start takes a tenth of a second, a hundred times that on a crowded machine
+GRACE_S = 5.0  # after which a worker's own timer must have ended it, unless it is stopped
 LONGEST_S = 1e6  # 11 days; somewhere beyond it the kernel's timer overflows
 
 
@@ -77,7 +78,7 @@ class Worker:
     ) -> None:
         if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
             raise WorkersUnavailable("this Python can't be started again")
-        self._timeout_s = timeout_s
+        self._timeout_s, self._is_late = timeout_s, False
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *sys.path],
@@ -134,6 +135,19 @@ class Worker:
             raise self._lost() from None
 
     def _receive(self) -> tuple[int, Any]:
+        """The next answer. Its own timer ends a call; ours a worker that is stopped or stuck."""
+        late = Timer(min(self._timeout_s, LONGEST_S) + GRACE_S, self._overstayed)
+        late.start()
+        try:
+            return self._answer()
+        finally:
+            late.cancel()
+
+    def _overstayed(self) -> None:
+        self._is_late = True
+        self._process.kill()
+
+    def _answer(self) -> tuple[int, Any]:
         while True:
             try:
                 kind, value = pickle.load(self._process.stdout)  # type: ignore[arg-type]
@@ -154,7 +168,7 @@ class Worker:
             self._process.wait(1.0)  # to learn how it ended by itself
         self.close()
         number = -self._process.returncode
-        if number == signal.SIGALRM:
+        if number == signal.SIGALRM or self._is_late:
             return WorkerLost(f"took longer than {self._timeout_s:g} s, --timeout raises the limit")
         if number == signal.SIGKILL:
             return WorkerLost("the process that read it was killed, perhaps for want of memory")

@@ -88,7 +88,13 @@ def _message(error: Exception) -> str:
 
 _OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 # How allocators and loaders say it that know no MemoryError.
-_NO_MEMORY = ("not enough memory", "out of memory", "Cannot allocate memory", "failed to map")
+_NO_MEMORY = (
+    "not enough memory",
+    "out of memory",
+    "Cannot allocate memory",
+    "failed to map",
+    "could not create a primitive",
+)
 
 
 def _open_closed_streams() -> None:

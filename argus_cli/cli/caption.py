@@ -198,7 +198,7 @@ def caption(
 
     argus caption photo.jpg -m smolvlm2-500m --prompt "How many people are there?"
     """
-    from argus_cli.media.sources import falls_to, parse_shard, resolve
+    from argus_cli.media.sources import falls_to, parse_shard, resolve, spare_media
 
     if not inputs and not lists:
         raise UsageError("nothing to caption; name pictures or folders, or a list with --from")
@@ -230,6 +230,7 @@ def caption(
         raise UsageError("--format parquet: needs --ray")
     # A missing path costs no model.
     sources = resolve(inputs or [], lists=lists or (), recursive=recursive)
+    spare_media(output, [*(source.file for source in sources), *(lists or ())])
     if jsonl_schema is not JsonlSchema.argus and kind is not Format.jsonl:
         raise UsageError(f"--jsonl-schema {jsonl_schema}: needs -f jsonl")
     beside = _sidecars(

@@ -87,7 +87,9 @@ QuantizeName = Annotated[
 ]  # fmt: skip
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, rich_help_panel=MODEL, help="Default: all CPUs allowed."),
+    typer.Option(
+        "--threads", min=1, max=1024, rich_help_panel=MODEL, help="Default: all CPUs allowed."
+    ),
 ]
 Offline = Annotated[
     bool, typer.Option("--offline", rich_help_panel=MODEL, help="Never touch the network.")
@@ -127,7 +129,8 @@ TopP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", rich_help_panel=GENERATION, help="Makes a random answer repeatable."
+        "--seed", min=-(2**63), max=2**64 - 1, rich_help_panel=GENERATION,
+        help="Makes a random answer repeatable.",
     ),
 ]  # fmt: skip
 Stop = Annotated[

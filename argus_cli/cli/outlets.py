@@ -8,7 +8,7 @@ from pathlib import Path
 from argus_cli.captioner import Captioner, Request
 from argus_cli.captioner.template import differs, literal
 from argus_cli.errors import InputError, UsageError
-from argus_cli.media.sources import Source, spare_media
+from argus_cli.media.sources import Source
 from argus_cli.output.files import open_output
 from argus_cli.output.journal import Journal, Pending, open_journal
 from argus_cli.output.lines import LINES
@@ -115,7 +115,6 @@ def open_outlets(
 
     Raises UsageError for an output that can't be written to, before anything is.
     """
-    spare_media(output)
     if format == "json" and output and not overwrite:
         _check_ours(output)
     if format in ("jsonl", "csv"):

@@ -137,6 +137,7 @@ def profile(
     import torch
 
     from argus_cli.device import available_threads, choose_device, choose_dtype
+    from argus_cli.media.sources import spare_media
     from argus_cli.output.files import check_writable, write_whole
     from argus_cli.profiling.compare import compare as compared
     from argus_cli.profiling.compare import comparison_table, read_profile
@@ -146,6 +147,7 @@ def profile(
     from argus_cli.profiling.subject import open_subject
 
     before = read_profile(compare) if compare else None
+    spare_media(save, [image], "--save")
     if plot:
         check_plot(plot)
     if save:

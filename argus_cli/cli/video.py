@@ -131,7 +131,7 @@ def video(
     if end is not None and end <= start:
         raise UsageError(f"--end {end:g} doesn't come after --start {start:g}")
     kind = format or opt.format_of(output, FilmFormat)
-    spare_media(output)
+    spare_media(output, [source.file for source in sources])
     if ray is None:
         if kind is FilmFormat.parquet:
             raise UsageError("--format parquet: needs --ray")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from io import BytesIO
 from shutil import disk_usage
-from tempfile import NamedTemporaryFile, gettempdir
+from tempfile import TemporaryFile, gettempdir
 from typing import BinaryIO, Protocol, cast
 
 from PIL.WebPImagePlugin import WebPImageFile
@@ -79,9 +79,9 @@ def seekable(source: File) -> Iterator[BinaryIO]:
     elif source.seekable():
         yield source
     else:
-        with NamedTemporaryFile() as spool:
+        with TemporaryFile() as spool:  # without a name on the disk: nothing outlives a kill -9
             _lay_down(source, cast(BinaryIO, spool))
-            spool.name = name_of(source)
+            spool.raw.name = name_of(source)  # type: ignore[attr-defined]  # of FileIO
             yield cast(BinaryIO, spool)
 
 

@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from hashlib import blake2b
@@ -99,10 +99,27 @@ def resolve(
     return list(found.values())
 
 
-def spare_media(output: Path | None) -> None:
-    """Raise UsageError for an output with a picture's or film's name: those are never written."""
-    if output and (PICTURES.has(output.name) or FILMS.has(output.name)):
-        raise UsageError(f"--output {output}: has the name of a picture or film; choose another")
+def spare_media(
+    output: Path | None, inputs: Iterable[object] = (), option: str = "--output"
+) -> None:
+    """Raise UsageError for an output that is one of the ``inputs``, by whatever name or link, or
+    has a picture's or film's name: those are never written to."""
+    if output is None:
+        return
+    for path in (output, Path(os.path.realpath(output))):
+        if PICTURES.has(path.name) or FILMS.has(path.name):
+            raise UsageError(
+                f"{option} {output}: has the name of a picture or film; choose another"
+            )
+    if os.path.isfile(output) and any(_is_same(output, each) for each in inputs):
+        raise UsageError(f"{option} {output}: is an input; choose another")
+
+
+def _is_same(output: Path, given: object) -> bool:
+    try:
+        return isinstance(given, str | os.PathLike) and os.path.samefile(output, given)
+    except (OSError, ValueError):  # one that isn't there
+        return False
 
 
 def parse_shard(text: str) -> Shard:

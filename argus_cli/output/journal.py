@@ -66,8 +66,13 @@ def open_journal(path: Path, lines: JsonLines, *, overwrite: bool = False) -> "J
     """
     target = path.resolve()  # a link stays one
     special = path.parts[:3] in (("/", "dev", "fd"), ("/", "dev", "stdout"), ("/", "dev", "stderr"))
-    if special or path.parts[:2] == ("/", "proc") or target.exists() and not target.is_file():
-        if target.is_dir():
+    if (
+        special
+        or path.parts[:2] == ("/", "proc")
+        or os.path.exists(target)
+        and not os.path.isfile(target)
+    ):
+        if os.path.isdir(target):
             raise UsageError(f"--output {path}: is a folder")
         return None
     return Journal(target, lines, overwrite=overwrite)
@@ -154,7 +159,10 @@ class Journal:
                 self._path, error.strerror, len(self._stale),
             )  # fmt: skip
         finally:
+            gone = not _is_at(self._fd, self._path)
             os.close(self._fd)
+        if gone:
+            raise ArgusError(f"--output {self._path}: was removed or replaced during the run")
 
     def _state(self, source: Input, made_by: Sequence[str | None]) -> str:
         known = self._known.get(self._lines.key(source.name))
@@ -257,12 +265,20 @@ def _open_locked(path: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             _lock(fd)
-            if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
+            if _is_at(fd, path):
                 return fd
         except BlockingIOError:
             os.close(fd)
             raise UsageError(f"--output {path}: another argus is writing to it") from None
         os.close(fd)  # the other run replaced the file in between
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether it is this file that still has the name."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
 
 
 def _lock(fd: int) -> None:

@@ -172,7 +172,7 @@ def hub_settings() -> ModuleType:
     try:
         from huggingface_hub import constants
     except ValueError as error:  # it reads its numbers as it is imported
-        raise UsageError(f"one of the HF_ environment variables is no number: {error}") from None
+        raise UsageError(f"one of the HF_ environment variables isn't valid: {error}") from None
     return constants
 
 
@@ -183,7 +183,7 @@ def _by_name() -> Mapping[str, Manifest]:
 
 def _folder(path: Path) -> ModelFolder:
     """A model in a folder of the user's own, or a snapshot in somebody's cache."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Path.is_dir() raises for a name that is too long
         raise ModelMissing(f"{path}: no such folder")
     if not (path / "config.json").is_file():
         raise ModelDamaged(f"{path}: no config.json, so this isn't a model's folder")

@@ -218,3 +218,19 @@ def test_a_pipe_is_a_film(video, clip: Path, tmp_path: Path) -> None:  # type: i
     done = video(pipe, "--no-summary")
     writer.join()
     assert done.code == 0 and done.out.startswith("[00:00-00:0")
+
+
+def test_a_file_as_stdin_is_a_film(  # type: ignore[no-untyped-def]
+    video, clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.dup(0)
+    try:
+        with clip.open("rb") as file:
+            os.dup2(file.fileno(), 0)  # the number that it has for the worker too
+        with open(0, closefd=False) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            done = video("-", "--no-summary")
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+    assert done.code == 0 and done.out.startswith("[00:00-00:0"), done.err

@@ -188,3 +188,8 @@ def test_guard_leaves_honest_repetition_alone(words: str) -> None:
     for word in words.split():
         guard.push(numbers.setdefault(word, len(numbers)))
         assert not guard.looping
+
+
+def test_a_temperature_next_to_nothing_is_none() -> None:
+    logits = torch.tensor([1.0, 3.0, 2.0])
+    assert sample(logits, Sampling(temperature=1e-320), torch.Generator()).token == 1

@@ -336,3 +336,14 @@ def test_films_of_the_same_file_are_not_touched(
     assert todo(out, source("a"))[0] == ["a"]
     write(out, caption("a"))
     assert out.read_text().startswith(film) and not caplog.records
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_output_that_is_taken_away_is_told(out: Path, replaced: bool) -> None:
+    journal = opened(out)
+    journal.write(caption("a.jpg"))
+    out.unlink()
+    if replaced:
+        out.touch()
+    with pytest.raises(ArgusError, match="removed or replaced during the run"):
+        journal.close()

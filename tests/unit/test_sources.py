@@ -6,12 +6,21 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from argus_cli.errors import UsageError
-from argus_cli.media.sources import FILMS, PICTURES, Source, falls_to, parse_shard, resolve
+from argus_cli.media.sources import (
+    FILMS,
+    PICTURES,
+    Source,
+    falls_to,
+    parse_shard,
+    resolve,
+    spare_media,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -284,3 +293,22 @@ def test_shards_that_do_not_exist(text: str) -> None:
 
 def test_a_shard_is_written_as_a_fraction() -> None:
     assert parse_shard("2/4") == (2, 4)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link, None])
+def test_an_input_is_never_an_output(link: Any, tmp_path: Path) -> None:
+    given, out = tmp_path / "given", tmp_path / "given"
+    given.write_bytes(b"x")
+    if link:
+        out = tmp_path / "out.txt"
+        link(given, out)
+    with pytest.raises(UsageError, match="is an input"):
+        spare_media(out, [tmp_path / "gone", None, given])
+    spare_media(tmp_path / "new.txt", [given])
+
+
+def test_a_link_to_a_picture_is_no_output(tmp_path: Path) -> None:
+    (tmp_path / "other.jpg").write_bytes(b"x")
+    (tmp_path / "out.txt").symlink_to(tmp_path / "other.jpg")
+    with pytest.raises(UsageError, match="has the name of a picture"):
+        spare_media(tmp_path / "out.txt")

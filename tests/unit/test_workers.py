@@ -82,6 +82,12 @@ def test_a_host_that_ignores_alarms_does_not_lift_the_limit() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_stopped_worker_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_S", 0.2)  # its own timer stands still with it
+    with pytest.raises(WorkerLost, match="took longer than 0.3 s"):
+        Worker(0.3).call(signal.raise_signal, signal.SIGSTOP)
+
+
 @pytest.mark.parametrize(
     ("number", "told"),
     [

@@ -36,13 +36,14 @@ def choose_device(name: str = "auto") -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """ "auto" takes bfloat16 where the hardware multiplies it faster than float32."""
     if name == "auto":
-        return torch.bfloat16 if _fast_bfloat16(device) else torch.float32
+        return torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
     if name not in DTYPES:
         raise UsageError(f"--dtype {name}: not one of auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _fast_bfloat16(device: torch.device) -> bool:
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "mps":

@@ -59,7 +59,7 @@ def argus(given: Material) -> Rival:
     state: dict[str, KVCache] = {}
 
     def prefill() -> Tensor:
-        state["cache"] = KVCache(config.text, 1, PREFILL + 64, dtype=model.dtype)
+        state["cache"] = KVCache(config.text, 1, PREFILL + 64, dtype=model.activation_dtype)
         return model.next_logits(given.embedded, state["cache"])
 
     def token() -> Tensor:
@@ -68,7 +68,7 @@ def argus(given: Material) -> Rival:
     def caption() -> list[int]:
         features = model.encode_tiles(given.tiles)
         x = model.embed(torch.tensor([given.ids]), features)
-        cache = KVCache(config.text, 1, len(given.ids) + given.tokens, dtype=model.dtype)
+        cache = KVCache(config.text, 1, len(given.ids) + given.tokens, dtype=model.activation_dtype)
         steps = generate(model, x, cache, Sampling(max_new_tokens=given.tokens))
         return [step.token for step in steps]
 

@@ -236,7 +236,7 @@ class Captioner:
         model = self.model
         x = model.embed(torch.tensor([ids], device=model.device), features)
         cache = KVCache(
-            model.config.text, 1, len(ids) + more, dtype=model.dtype, device=model.device
+            model.config.text, 1, len(ids) + more, dtype=model.activation_dtype, device=model.device
         )
         return x, cache
 

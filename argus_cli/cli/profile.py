@@ -192,7 +192,7 @@ def _profile(
 
     picture = choose_picture(image, tiles, subject.preprocess)  # a bad one costs no model
     model, clock = subject.model(dtype, device, random=random), device_clock(device)
-    ceilings = measure_ceilings(device, dtype, clock)
+    ceilings = measure_ceilings(device, model.activation_dtype, clock)
     done = profile(subject, model, picture, ceilings, clock, runs=runs)
     return document(done, circumstances(subject, dtype, device), random=random)
 

@@ -333,7 +333,7 @@ def one_layer(bench: Bench) -> OneLayer:
 
 
 def in_dtype(i: OneLayer, dtype: torch.dtype) -> Work:
-    model = specialise(deepcopy(i.model).to(dtype))
+    model = specialise(deepcopy(i.model).to(dtype), widen=False)
     return partial(model.vision_model.encoder, i.x.to(dtype))
 
 
@@ -352,7 +352,9 @@ class Words:
 
 def words(bench: Bench) -> Words:
     shape = (1, _PROMPT + _NEW, bench.config.text.hidden_size)
-    return Words(small_model(bench, _LAYERS), bench.noise(*shape))
+    return Words(
+        model := small_model(bench, _LAYERS), bench.noise(*shape).to(model.activation_dtype)
+    )
 
 
 def without_cache(i: Words) -> Work:
@@ -367,7 +369,7 @@ def with_cache(i: Words) -> Work:
 
     def run() -> Tensor:
         cache = KVCache(
-            model.config.text, 1, _PROMPT + _NEW, dtype=model.dtype, device=model.device
+            model.config.text, 1, _PROMPT + _NEW, dtype=model.activation_dtype, device=model.device
         )
         return torch.cat([model.next_logits(part, cache) for part in parts])
 

@@ -204,7 +204,9 @@ class _Trip:
 
     def _cache(self) -> KVCache:
         text, model = self.subject.config.text, self.model
-        return KVCache(text, 1, self.positions + _STEPS, dtype=model.dtype, device=model.device)
+        return KVCache(
+            text, 1, self.positions + _STEPS, dtype=model.activation_dtype, device=model.device
+        )
 
     def stages(self) -> tuple[Stage, ...]:
         laps, size = self.laps, self.model.dtype.itemsize
@@ -222,14 +224,14 @@ class _Trip:
         )
 
     def vision_stages(self, by_layer: bool) -> list[Stage]:
-        size = self.model.dtype.itemsize
+        size = self.model.activation_dtype.itemsize
         costs = tower_costs(self.subject.config, self.distinct, size)
         layers = self.subject.config.vision.num_hidden_layers
         return _stages("vision", self.laps.traces["vision"], costs, layers, by_layer)
 
     def prefill_stages(self, by_layer: bool) -> list[Stage]:
         text = self.subject.config.text
-        costs = decoder_costs(text, self.positions, 0, self.model.dtype.itemsize)
+        costs = decoder_costs(text, self.positions, 0, self.model.activation_dtype.itemsize)
         costs = {f"prefill: {name}": cost for name, cost in costs.items()}
         return _stages("text", self.laps.traces["prefill"], costs, text.num_hidden_layers, by_layer)
 

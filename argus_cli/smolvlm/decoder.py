@@ -47,6 +47,17 @@ def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
+class Rotary(nn.Module):
+    """What turns queries and keys at each position."""
+
+    def __init__(self, config: TextConfig):
+        super().__init__()
+        self.config = config
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return rotary_table(positions, self.config, dtype)
+
+
 class Attention(nn.Module):
     """Causal attention with grouped key-value heads."""
 
@@ -125,7 +136,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TextConfig):
         super().__init__()
-        self.config = config
+        self.rotary = Rotary(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -141,7 +152,7 @@ class Decoder(nn.Module):
         seen = 0 if cache is None else cache.length
         index = torch.arange(seen, seen + x.shape[1], device=x.device)[None]  # [1, T]
         positions = index if padding is None else (index - padding[:, None]).clamp_(min=0)
-        table = rotary_table(positions, self.config, x.dtype)
+        table = self.rotary(positions, x.dtype)
         mask = (
             _mask(index[0], padding) if padding is not None or seen and len(index[0]) > 1 else None
         )

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from argus_cli.device import has_fast_bfloat16
 from argus_cli.errors import UsageError
 from argus_cli.smolvlm import decoder, stem, vision
 from argus_cli.smolvlm.cache import KVCache
@@ -28,9 +29,12 @@ from argus_cli.smolvlm.model import SmolVLM
 _MLP_ROWS = 512
 
 
-def specialise(model: SmolVLM, *, int8: bool = False) -> SmolVLM:
+def specialise(model: SmolVLM, *, int8: bool = False, widen: bool | None = None) -> SmolVLM:
     """Replace what has a faster form on the model's device; elsewhere leave it as it is.
 
+    ``widen`` computes in float32 with weights of bfloat16: a tower, a connector and a prompt are
+    bound by their products, a decoded token by the memory it reads, so that only the decoder's
+    weights stay as they are. None does it where bfloat16 is multiplied slower than float32.
     ``int8`` holds the decoder's weights in 8 bits: a token then costs half the memory traffic or
     less, and is no longer the same to the last digit. Raises UsageError where that can't be had.
     """
@@ -38,11 +42,19 @@ def specialise(model: SmolVLM, *, int8: bool = False) -> SmolVLM:
         if int8:
             raise UsageError("--quantize int8: only for a CPU whose torch has oneDNN")
         return model
-    linear = Int8Linear if int8 else decoder_linear
+    if widen is None:
+        widen = not has_fast_bfloat16(model.device)
+    narrow = widen and model.dtype == torch.bfloat16
+    if narrow:
+        model.vision_model.float()
+        model.connector.float()
+    linear = Int8Linear if int8 else NarrowLinear if narrow else decoder_linear
     fast: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
         stem.SameConv: SameConv,
         vision.VisionAttention: VisionAttention,
         vision.VisionMLP: VisionMLP,
+        decoder.RMSNorm: RMSNorm,
+        decoder.Rotary: Rotary,
         decoder.Attention: partial(Attention, linear=linear),
         decoder.MLP: partial(MLP, linear=linear),
     }
@@ -55,8 +67,8 @@ def specialise(model: SmolVLM, *, int8: bool = False) -> SmolVLM:
     for parent, name in places:  # one by one, so that no more than one is there twice
         plain = getattr(parent, name)
         setattr(parent, name, fast[type(plain)](plain))
-    if int8:
-        model.lm_head = Int8Linear(model.lm_head.weight)  # type: ignore[assignment]
+    if int8 or narrow:
+        model.lm_head = linear(model.lm_head.weight)  # type: ignore[assignment]
     return model
 
 
@@ -120,29 +132,63 @@ class Linear(nn.Module):
         return F.linear(x, self.weight)
 
 
-class Int8Linear(nn.Module):
-    """The plain product on weights of 8 bits, each row with a scale of its own.
+class StoredLinear(nn.Module):
+    """The plain product on weights held in fewer bits than ``x``, for the sake of the memory read.
 
-    Symmetric, rounded to nearest. A few rows of input, as when tokens are written, are multiplied
-    with what is held, in bfloat16; many, as in a prompt, pay for the weight's way back to ``x``'s
-    dtype.
+    A few rows of input, as when tokens are written, are rounded to bfloat16 and multiplied with
+    what is held; many, as in a prompt, pay for the weight's way back to ``x``'s dtype.
     """
 
     few = 32
 
-    def __init__(self, weight: Tensor):
-        super().__init__()
-        self.scale = weight.float().abs().amax(1, keepdim=True).clamp_(min=1e-12) / 127
-        self.weight = (weight.float() / self.scale).round_().to(torch.int8)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)
-
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        rows = x.flatten(0, -2)
-        if len(rows) > self.few or rows.shape[1] % 16:  # the kernel reads 16 numbers at a time
-            return F.linear(x, (self.weight * self.scale).to(x.dtype))
-        y = torch._weight_int8pack_mm(rows.bfloat16().contiguous(), self.weight, self.ones)
-        return (y * self.scale[:, 0]).to(x.dtype).view(*x.shape[:-1], -1)
+        if (
+            x.shape[:-1].numel() > self.few or x.shape[-1] % 16
+        ):  # what the 8-bit kernel reads at once
+            return F.linear(x, self.unpacked().to(x.dtype))
+        return self.product(x.bfloat16()).to(x.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """bfloat16 [..., in] -> bfloat16 [..., out]."""
+        raise NotImplementedError
+
+    def unpacked(self) -> Tensor:
+        """[out, in]."""
+        raise NotImplementedError
+
+
+class NarrowLinear(StoredLinear):
+    """On weights of bfloat16."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.packed = PackedLinear(weight, None)
+
+    def product(self, x: Tensor) -> Tensor:
+        return self.packed(x)  # type: ignore[no-any-return]
+
+    def unpacked(self) -> Tensor:
+        return self.packed.weight.to_dense()  # type: ignore[no-any-return]
+
+
+class Int8Linear(StoredLinear):
+    """On weights of 8 bits, each row with a scale of its own; symmetric, rounded to nearest."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        # The kernel scales in bfloat16: a scale is such a number to begin with, rounded upwards.
+        largest = weight.float().abs().amax(1).clamp_(min=1e-12)
+        self.scale = (largest * ((1 + 2**-8) / 127)).bfloat16()
+        self.weight = (weight.float() / self.scale[:, None]).round_().to(torch.int8)
+
+    def product(self, x: Tensor) -> Tensor:
+        rows = x.view(-1, x.shape[-1])
+        y = torch._weight_int8pack_mm(rows, self.weight, self.scale)
+        return y.view(*x.shape[:-1], -1)
+
+    def unpacked(self) -> Tensor:
+        return self.weight * self.scale[:, None].float()
 
 
 def stacked(*layers: nn.Linear) -> Tensor:
@@ -188,35 +234,76 @@ def decoder_linear(weight: Tensor) -> nn.Module:
     return Linear(weight) if weight.dtype == torch.float32 else PackedLinear(weight, None)
 
 
+class RMSNorm(nn.Module):
+    """decoder.RMSNorm in fewer passes: the root of the sum of squares is one of them."""
+
+    def __init__(self, plain: decoder.RMSNorm):
+        super().__init__()
+        root = len(plain.weight) ** 0.5
+        self.weight = plain.weight.float() * root
+        self.least = torch.tensor(plain.eps**0.5 * root)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., H] -> [..., H]."""
+        wide = x.float()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        return (wide / torch.hypot(length, self.least)).mul_(self.weight).to(x.dtype)
+
+
+class Rotary(nn.Module):
+    """decoder.Rotary as complex numbers, which turn what they are multiplied with."""
+
+    def __init__(self, plain: decoder.Rotary):
+        super().__init__()
+        self.config = plain.config
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """Positions [B or 1, T] -> complex64 [B or 1, T, 1, d/2]."""
+        cos, sin = decoder.rotary_table(positions, self.config, torch.float32)
+        half = self.config.head_dim // 2
+        return torch.complex(cos[..., half:], sin[..., half:]).transpose(1, 2)
+
+
+def paired(weight: Tensor, head_dim: int) -> Tensor:
+    """Rows of q_proj or k_proj in another order: what rotates together, side by side.
+
+    Queries and keys in the same order have the same products.
+    """
+    return weight.view(-1, 2, head_dim // 2, weight.shape[1]).transpose(1, 2).flatten(0, 2)
+
+
 class Attention(nn.Module):
-    """decoder.Attention with one product for q, k and v, rotated together."""
+    """decoder.Attention with one product for q, k and v, rotated together as complex numbers."""
 
     def __init__(self, plain: decoder.Attention, linear: Callable[[Tensor], nn.Module]):
         super().__init__()
-        self.head_dim = plain.head_dim
-        self.queries = plain.q_proj.out_features // plain.head_dim
-        self.shared = plain.k_proj.out_features // plain.head_dim
-        self.qkv_proj = linear(stacked(plain.q_proj, plain.k_proj, plain.v_proj))
+        d = self.head_dim = plain.head_dim
+        self.queries = plain.q_proj.out_features // d
+        self.shared = plain.k_proj.out_features // d
+        q, k = (paired(layer.weight, d) for layer in (plain.q_proj, plain.k_proj))
+        self.qkv_proj = linear(torch.cat((q, k, plain.v_proj.weight)))
         self.o_proj = linear(plain.o_proj.weight)
 
     def forward(
         self,
         x: Tensor,
         layer: int,
-        table: tuple[Tensor, Tensor],
+        turns: Tensor,
         mask: Tensor | None,
         cache: KVCache | None,
     ) -> Tensor:
         """[B, T, H] -> [B, T, H]; without a mask several new positions attend causally."""
-        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        turned = decoder.rotate(heads[:, : self.queries + self.shared], table)
-        q, k = turned[:, : self.queries], turned[:, self.queries :]
-        v = heads[:, self.queries + self.shared :]
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # [B, T, Q + 2 K, d]
+        turning, v = torch.split(heads, [self.queries + self.shared, self.shared], 2)
+        pairs = torch.view_as_complex(turning.float().view(*turning.shape[:-1], -1, 2))
+        turned = torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+        q, k = torch.split(turned.transpose(1, 2), [self.queries, self.shared], 1)
+        v = v.transpose(1, 2)
         if cache is not None:
             k, v = cache.update(layer, k, v)
         if x.shape[1] == 1:
             # The queries of a group become the rows of one product, that reads the keys once.
-            q = q.reshape(len(q), k.shape[1], -1, self.head_dim)  # [B, K, Q / K, d]
+            q = q.reshape(len(q), self.shared, -1, self.head_dim)  # [B, K, Q / K, d]
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             mixed = mixed.flatten(1, 2)[:, :, None]
         else:

@@ -33,7 +33,13 @@ class SmolVLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the weights."""
         return self.text_model.embed_tokens.weight.dtype
+
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """Of what passes through: wider than the decoder's weights where that is faster."""
+        return next(self.connector.parameters()).dtype
 
     @property
     def device(self) -> torch.device:
@@ -55,7 +61,7 @@ class SmolVLM(nn.Module):
         The image tokens are replaced, in order, by the features; ValueError when their numbers
         differ. Without features ids are words: an image token that the model wrote is one too.
         """
-        x: Tensor = self.text_model.embed_tokens(ids)
+        x: Tensor = self.text_model.embed_tokens(ids).to(self.activation_dtype)
         if features is None:
             return x
         holes, flat = ids == self.config.image_token_id, features.flatten(0, 1)

@@ -15,10 +15,11 @@ from argus_cli import captioner, cluster, errors, schema
 
 ROOT = Path(argus_cli.__file__).parent
 LEVELS = (
-    ("errors", "schema", "workers"),
+    ("errors", "schema", "undecoded", "workers"),
     ("media", "zoo", "output", "models", "timeline",
      "smolvlm.config", "smolvlm.tiling", "smolvlm.prompt", "smolvlm.tokenizer"),
-    ("device", "generation", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
+    ("device",),
+    ("generation", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
      "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.kernels",
      "smolvlm.weights", "picture_reader", "film_reader"),
     ("captioner",),
@@ -77,7 +78,7 @@ def test_imports_go_one_way_down(path: Path) -> None:
     package = module.rpartition(".")[0]
     for other in own_imports_of(path):
         inside = package and other.startswith(f"{package}.")
-        assert level_of(other) < level_of(module) or inside or level_of(module) > 5, (module, other)
+        assert level_of(other) < level_of(module) or inside or level_of(module) > 6, (module, other)
         if inside and package == "smolvlm":
             order = [name.rpartition(".")[2] for name in (other, module)]
             assert SMOLVLM_ORDER.index(order[0]) < SMOLVLM_ORDER.index(order[1]), (module, other)

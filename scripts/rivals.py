@@ -4,7 +4,8 @@
 
 Seeded random weights in the checkpoint's real shapes. The rivals take turns, round by round, in
 one process; figures are medians over the rounds, ratios (rival / argus) are taken within a round.
-transformers is a development dependency; OpenVINO (the tower alone) runs when it is installed.
+transformers is a development dependency; OpenVINO and ONNX Runtime (the tower alone, the latter in
+float32) run when they are installed: pip install openvino onnxruntime onnx.
 Then a caption of one token from cold, in processes of their own, with their peak memory. The last
 line is one JSON document.
 """
@@ -33,6 +34,7 @@ from argus_cli.smolvlm.tokenizer import Tokenizer
 from argus_cli.smolvlm.weights import load_model
 
 PREFILL, TILES_AT_ONCE, COLD_RUNS = 1128, 4, 3
+DECODER = ("prefill", "token")
 Rival = dict[str, Callable[[], object]]
 
 
@@ -53,17 +55,18 @@ class Material:
         self.embedded = torch.randn(1, PREFILL, width).to(self.dtype) * 0.1
 
 
-def argus(given: Material) -> Rival:
+def argus(given: Material, *, int8: bool = False) -> Rival:
     config = given.config.model
-    model = load_model(given.folder, config, dtype=given.dtype)
+    model = load_model(given.folder, config, dtype=given.dtype, int8=int8)
+    embedded = given.embedded.to(model.activation_dtype)
     state: dict[str, KVCache] = {}
 
     def prefill() -> Tensor:
         state["cache"] = KVCache(config.text, 1, PREFILL + 64, dtype=model.activation_dtype)
-        return model.next_logits(given.embedded, state["cache"])
+        return model.next_logits(embedded, state["cache"])
 
     def token() -> Tensor:
-        return model.next_logits(given.embedded[:, :1], state["cache"])
+        return model.next_logits(embedded[:, :1], state["cache"])
 
     def caption() -> list[int]:
         features = model.encode_tiles(given.tiles)
@@ -78,6 +81,11 @@ def argus(given: Material) -> Rival:
         "token": token,
         "caption": caption,
     }
+
+
+def argus_int8(given: Material) -> Rival:
+    """The decoder alone: what differs."""
+    return {stage: run for stage, run in argus(given, int8=True).items() if stage in DECODER}
 
 
 def transformers(given: Material) -> Rival:
@@ -117,18 +125,23 @@ def transformers(given: Material) -> Rival:
     }
 
 
+class Tower(torch.nn.Module):
+    """Our plain modules, for others to convert."""
+
+    def __init__(self, given: Material):
+        super().__init__()
+        self.model = load_model(given.folder, given.config.model, dtype=torch.float32, fast=False)
+
+    def forward(self, tiles: Tensor) -> Tensor:
+        return self.model.connector(self.model.vision_model(tiles))  # type: ignore[no-any-return]
+
+
 def openvino(given: Material) -> Rival:
-    """The tower alone, converted from our plain modules."""
+    """The tower alone, its products in the wanted number type."""
     import openvino as ov
 
-    plain = load_model(given.folder, given.config.model, dtype=torch.float32, fast=False)
     tiles = given.tiles[:TILES_AT_ONCE]
-
-    class Tower(torch.nn.Module):
-        def forward(self, tiles: Tensor) -> Tensor:
-            return plain.connector(plain.vision_model(tiles))  # type: ignore[no-any-return]
-
-    converted = ov.convert_model(Tower(), example_input=tiles)
+    converted = ov.convert_model(Tower(given), example_input=tiles)
     precision = {torch.float32: "f32", torch.bfloat16: "bf16"}[given.dtype]
     compiled = ov.Core().compile_model(
         converted,
@@ -144,7 +157,30 @@ def openvino(given: Material) -> Rival:
     return {"tower": lambda: request.infer([array])}
 
 
-RIVALS = {"argus": argus, "transformers": transformers, "openvino": openvino}
+def onnxruntime(given: Material) -> Rival:
+    """The tower alone, tile by tile, which is how it is fastest."""
+    import onnx  # noqa: F401  what torch exports with
+    import onnxruntime as ort
+
+    if given.dtype != torch.float32:
+        raise ImportError("its CPU kernels multiply no bfloat16")
+    tiles = given.tiles[:TILES_AT_ONCE]
+    file = str(given.folder / "tower.onnx")
+    torch.onnx.export(Tower(given), (tiles[:1],), file, dynamo=False, opset_version=20)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    [name] = (entry.name for entry in session.get_inputs())
+    return {"tower": lambda: [session.run(None, {name: tile[None].numpy()}) for tile in tiles]}
+
+
+RIVALS = {
+    "argus": argus,
+    "argus-int8": argus_int8,
+    "transformers": transformers,
+    "openvino": openvino,
+    "onnxruntime": onnxruntime,
+}
 UNITS = {"tower": TILES_AT_ONCE}  # milliseconds a tile
 
 
@@ -202,7 +238,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64, help="of the whole caption")
-    parser.add_argument("--rivals", default="argus,transformers,openvino")
+    parser.add_argument("--rivals", default=",".join(RIVALS))
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(available_threads())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -93,7 +93,8 @@ def _in_batches(
     timeout: float | None,
 ) -> Iterator[Result]:
     model = _Model(captioner, size)
-    readers = [PictureReader(timeout, request.max_pixels) for _ in range(count + 1)]
+    warns = Lock()
+    readers = [PictureReader(timeout, request.max_pixels, warns) for _ in range(count + 1)]
 
     def prepared(source: Source, read: PictureReader) -> Prepared | Failure:
         seeded = request.changed({})  # each its own seed, where one is picked

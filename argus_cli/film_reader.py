@@ -5,17 +5,15 @@ Knows nothing of what is asked about it. No torch: that process would load it to
 
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from argus_cli.errors import VideoError
 from argus_cli.media.images import DEFAULT_MAX_PIXELS, name_of
-from argus_cli.media.reels import seekable
+from argus_cli.media.reels import laid_down, seekable
 from argus_cli.media.videos import FilmSource
 from argus_cli.workers import Worker, WorkerLost, WorkersUnavailable, arm, memory_for, within
 
@@ -113,11 +111,8 @@ def _numbered(source: BinaryIO, stack: ExitStack) -> BinaryIO:
             return source
         # Of stdin's number the worker has a stream of its own.
         return stack.enter_context(os.fdopen(os.dup(source.fileno()), "rb"))
-    spool = cast(BinaryIO, stack.enter_context(TemporaryFile()))
     source.seek(0)
-    shutil.copyfileobj(source, spool)
-    spool.flush()
-    return spool
+    return stack.enter_context(laid_down(source))
 
 
 def _ask(

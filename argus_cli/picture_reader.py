@@ -68,13 +68,17 @@ class PictureReader:
 
     What takes longer than ``timeout_s`` seconds is an ImageError, as is what crashes a decoder.
     Without a timeout (None or 0), and where no worker can be started, pictures are read here: all
-    of them if it is the first that can't. For one thread, but ``close`` may come from any.
+    of them if it is the first that can't. Of the readers that share a lock ``warns`` one says so,
+    once. For one thread, but ``close`` may come from any.
     """
 
-    def __init__(self, timeout_s: float | None, max_pixels: int | None) -> None:
+    def __init__(
+        self, timeout_s: float | None, max_pixels: int | None, warns: "Lock | None" = None
+    ) -> None:
         self._timeout_s, self._memory_bytes = timeout_s or 0.0, memory_for(max_pixels)
         self._worker: Worker | None = None
         self._lock, self._is_closed, self._is_alone = Lock(), False, not timeout_s
+        self._warns = warns or Lock()
 
     def __call__(self, image: ImageSource, look: Look) -> CutPicture:
         if hasattr(image, "read"):
@@ -103,8 +107,8 @@ class PictureReader:
             worker = Worker(self._timeout_s, self._memory_bytes)
         except WorkersUnavailable as error:
             self._is_alone = self._worker is None  # where one has run, the next may run again
-            what = "pictures are" if self._is_alone else "a picture is"
-            logger.warning("%s read without a time limit: %s", what, error)
+            if self._warns.acquire(blocking=False):  # and keeps it
+                logger.warning("pictures are read without a time limit: %s", error)
             return None
         with self._lock:
             if self._worker:

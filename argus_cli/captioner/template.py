@@ -12,6 +12,7 @@ from pathlib import Path
 
 from argus_cli.errors import UsageError
 from argus_cli.media.images import ImageSource, day_taken, name_of
+from argus_cli.undecoded import replaced
 
 PLACEHOLDERS = ("name", "stem", "folder", "width", "height", "date")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
@@ -37,7 +38,7 @@ def literal(prompt: str) -> str:
     """A prompt without placeholders as the model is asked."""
     doubled = "{{" in prompt
     text = _BRACES.sub(lambda match: match[0][0] if doubled else match[0], prompt)
-    return _encodable(text)
+    return replaced(text)
 
 
 def fill(prompt: str, image: ImageSource, size: tuple[int, int], taken: str | None = None) -> str:
@@ -62,12 +63,7 @@ def fill(prompt: str, image: ImageSource, size: tuple[int, int], taken: str | No
             return _date(image, path, taken) if match[1] == "date" else values[match[1]]
         return match[0][0] if doubled else match[0]
 
-    return _encodable(_BRACES.sub(one, prompt))
-
-
-def _encodable(text: str) -> str:
-    """Without the surrogates of a file name or a command line that is no UTF-8."""
-    return text.encode("utf-8", "replace").decode()
+    return replaced(_BRACES.sub(one, prompt))
 
 
 def _path(image: ImageSource) -> Path | None:

@@ -1,6 +1,5 @@
 """The command tree and the one boundary where errors become a line and an exit code."""
 
-import errno
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from argus_cli.cli import report as report_command
 from argus_cli.cli import video as video_command
 from argus_cli.cli.stderr import PrintableFormatter, say
 from argus_cli.errors import ArgusError, ExitCode, UsageError
+from argus_cli.output.files import TAKES_NO_MORE
 
 app = typer.Typer(
     name="argus",
@@ -51,6 +51,7 @@ def root(
 def main() -> None:
     """Run the command line. Typer ends usage errors, Ctrl-C and a closed pipe by itself."""
     _open_closed_streams()
+    _keep_stderr()
     _heed_signals()
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter())
@@ -79,14 +80,15 @@ def main() -> None:
 def _message(error: Exception) -> str:
     if isinstance(error, ArgusError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in _OUTPUT_FAILED:
-        return f"the output took no more: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in TAKES_NO_MORE and error.filename is None:
+        return f"stdout took no more: {error.strerror}"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return "not enough memory; use a smaller --model, --dtype bfloat16 or fewer --threads"
+    if "No usable temporary directory" in str(error):  # what torch imports may ask for one
+        return "no folder for temporary files can be written; set TMPDIR to one"
     return f"internal error, {type(error).__name__}: {error} (ARGUS_DEBUG=1 shows where)"
 
 
-_OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 # How allocators and loaders say it that know no MemoryError.
 _NO_MEMORY = (
     "not enough memory",
@@ -104,10 +106,23 @@ def _open_closed_streams() -> None:
     """
     for number, (name, access, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None and os.open(os.devnull, access) == number:
-            setattr(sys, name, open(number, mode, closefd=False))
+            stream = open(number, mode, closefd=False)
+            stream.buffer.raw.name = f"<{name}>"  # type: ignore[attr-defined]  # what messages say
+            setattr(sys, name, stream)
 
 
 _STREAMS = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+
+
+def _keep_stderr() -> None:
+    """Have stderr to ourselves: what C libraries print past Python of a file goes nowhere.
+
+    So it does in workers; but one picture alone is read in this process.
+    """
+    if sys.stderr is sys.__stderr__ and os.environ.get("ARGUS_DEBUG") != "1":
+        sys.stderr = open(os.dup(2), "w", buffering=1)
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 2)
 
 
 def _check_folder() -> None:

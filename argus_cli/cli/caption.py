@@ -52,7 +52,7 @@ def caption(
     prompt: Annotated[
         str | None,
         typer.Option(
-            "--prompt", "-p", metavar="TEXT", rich_help_panel=opt.SAY,
+            "--prompt", "-p", metavar="TEXT", callback=opt.words, rich_help_panel=opt.SAY,
             help="A question or an instruction, instead of a style. Filled in for each picture: "
             "{name} {stem} {folder} {width} {height} {date}.",
         ),
@@ -61,12 +61,16 @@ def caption(
     prefix: Annotated[
         str,
         typer.Option(
-            "--prefix", metavar="TEXT", rich_help_panel=opt.SAY,
+            "--prefix", metavar="TEXT", callback=opt.words, rich_help_panel=opt.SAY,
             help="Put before every caption as it is, e.g. a trigger word and a comma.",
         ),
     ] = "",
     suffix: Annotated[
-        str, typer.Option("--suffix", metavar="TEXT", rich_help_panel=opt.SAY, help="Put after it.")
+        str,
+        typer.Option(
+            "--suffix", metavar="TEXT", callback=opt.words, rich_help_panel=opt.SAY,
+            help="Put after it.",
+        ),
     ] = "",
     lists: Annotated[
         list[str] | None,
@@ -242,7 +246,7 @@ def caption(
         return
 
     from argus_cli.batch import TIMEOUT_S, caption_each
-    from argus_cli.cli.load import open_captioner, warn_unread
+    from argus_cli.cli.load import open_captioner, warn_unguarded, warn_unread
     from argus_cli.cli.outlets import open_outlets
     from argus_cli.cli.run import run
 
@@ -261,6 +265,7 @@ def caption(
         )
         if not quiet:
             warn_unread(captioner, prompt, system, style)
+            warn_unguarded(timeout)
         pending = outlets.pending(sources, captioner, request, retry_failed)
         if pending.told and not quiet:
             say(pending.told)

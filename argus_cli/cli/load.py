@@ -62,6 +62,15 @@ def warn_unread(
         say(f"{captioner.folder.name} only captions: it doesn't follow {' and '.join(unread)}")
 
 
+def warn_unguarded(timeout: float | None) -> None:
+    """Say what the user has given up."""
+    if timeout == 0:
+        say(
+            "--timeout 0: inputs are read in this process; one that hangs, crashes its decoder or "
+            "eats memory takes the run with it"
+        )
+
+
 def _found_or_pulled(model: str, quiet: bool) -> ModelFolder:
     try:
         return find(model)

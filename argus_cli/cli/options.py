@@ -7,6 +7,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from argus_cli.undecoded import replaced
+
 SAY, INPUT, MODEL, TILES, GENERATION, OUTPUT, RUN = (
     "What to say", "Which pictures", "Model", "Tiles", "Generation", "Output", "Run",
 )  # fmt: skip
@@ -46,10 +48,15 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def words(value: str | None) -> str | None:
+    """Text of any option as it was meant, whatever the system's encoding."""
+    return None if value is None else replaced(value)
+
+
 def _stops(value: list[str] | None) -> list[str] | None:
     if value and "" in value:
         raise typer.BadParameter("an empty text would end every answer at once")
-    return value
+    return None if value is None else [replaced(text) for text in value]
 
 
 def _tiles(value: str) -> str:
@@ -60,8 +67,11 @@ def _tiles(value: str) -> str:
 
 System = Annotated[
     str | None,
-    typer.Option("--system", metavar="TEXT", rich_help_panel=SAY, help="A system turn before it."),
-]
+    typer.Option(
+        "--system", metavar="TEXT", callback=words, rich_help_panel=SAY,
+        help="A system turn before it.",
+    ),
+]  # fmt: skip
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", rich_help_panel=RUN, help="Stop at the first failure.")
 ]
@@ -144,7 +154,8 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         "--timeout", min=0, max=1e6, metavar="SECONDS", callback=finite, rich_help_panel=RUN,
-        help="Give up on an input that takes longer to read; 0: never. "
+        help="Give up on an input that takes longer to read; 0: never, nor is there then anything "
+        "to hold one that crashes its decoder or eats memory. "
         "Default: 60, but never for a single picture.",
     ),
 ]  # fmt: skip

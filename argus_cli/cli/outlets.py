@@ -7,11 +7,12 @@ from pathlib import Path
 
 from argus_cli.captioner import Captioner, Request
 from argus_cli.captioner.template import differs, literal
-from argus_cli.errors import InputError, UsageError
+from argus_cli.errors import InputError
 from argus_cli.media.sources import Source
-from argus_cli.output.files import open_output
-from argus_cli.output.journal import Journal, Pending, open_journal
-from argus_cli.output.lines import LINES
+from argus_cli.output.files import check_ours, open_output
+from argus_cli.output.journal import Journal, open_journal
+from argus_cli.output.lines import LINES, RECORD
+from argus_cli.output.pending import Pending
 from argus_cli.output.records import WRITERS, LineWriter, Writer
 from argus_cli.output.sidecars import Mode, Sidecars
 from argus_cli.schema import Caption, Failure
@@ -89,17 +90,6 @@ def _asked(captioner: Captioner, request: Request) -> tuple[str, str | None]:
     return "", None if differs(question) else literal(question)
 
 
-def _check_ours(output: Path) -> None:
-    """Raise UsageError for a file that a document of records must not replace."""
-    if output.is_file() and output.stat().st_size:
-        with output.open("rb") as file:
-            if b'"schema": 1' not in file.read(200):
-                raise UsageError(
-                    f"--output {output}: is there already and holds no records of argus; name "
-                    "another file, or --overwrite replaces it"
-                )
-
-
 @contextmanager
 def open_outlets(
     format: str,
@@ -116,7 +106,7 @@ def open_outlets(
     Raises UsageError for an output that can't be written to, before anything is.
     """
     if format == "json" and output and not overwrite:
-        _check_ours(output)
+        check_ours(output, RECORD)
     if format in ("jsonl", "csv"):
         lines = LINES["csv" if format == "csv" else schema](output)
         if output and (journal := open_journal(output, lines, overwrite=overwrite)):

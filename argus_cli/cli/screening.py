@@ -31,12 +31,13 @@ class Screening:
         format: str,
         output: Path | None,
         frames_dir: Path | None,
+        overwrite: bool,
         quiet: bool,
         verbose: bool,
     ):
         self._captioner, self._request = captioner, request
         self._format, self._output, self._frames_dir = format, output, frames_dir
-        self._quiet, self._verbose = quiet, verbose
+        self._overwrite, self._quiet, self._verbose = overwrite, quiet, verbose
         self._thumbnails: dict[float, bytes] = {}
 
     def show(self, sources: list[Source], *, fail_fast: bool) -> int:
@@ -44,7 +45,7 @@ class Screening:
         failed = 0
         with ExitStack() as stack:
             writer = self._writer(stack, several=len(sources) > 1)
-            stack.callback(writer.close)
+            stack.push(lambda error, *_: writer.close(whole=error is None))
             for source in sources:
                 self._thumbnails.clear()
                 writer.begin(source.name)
@@ -90,7 +91,7 @@ class Screening:
         pages = self._format not in WRITERS
         if pages and self._output is not None:
             return PageFilms(self._format, self._output, several)
-        append = self._format != "json"
+        append = self._format != "json" and not self._overwrite
         stream = stack.enter_context(open_output(self._output, append=append))
         if pages:
             return PageFilms(self._format, stream, several)

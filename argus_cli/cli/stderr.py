@@ -25,7 +25,10 @@ class PrintableFormatter(logging.Formatter):
 
 def say_what_the_hub_says() -> None:
     """Have huggingface_hub's warnings, of which some are a server's words, said in the same way."""
-    import huggingface_hub.utils  # noqa: F401  # adds a handler of its own
+    from argus_cli.zoo.catalog import hub_settings
+
+    hub_settings()  # before anything else of it is imported
+    import huggingface_hub.utils.logging  # noqa: F401  # adds a handler of its own
 
     logging.getLogger("huggingface_hub").handlers.clear()
 

@@ -34,7 +34,7 @@ def video(
     prompt: Annotated[
         str | None,
         typer.Option(
-            "--prompt", "-p", metavar="TEXT", rich_help_panel=opt.SAY,
+            "--prompt", "-p", metavar="TEXT", callback=opt.words, rich_help_panel=opt.SAY,
             help="What to ask about each segment.",
         ),
     ] = None,
@@ -113,6 +113,12 @@ def video(
             help="Save the frames that the model saw.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", rich_help_panel=opt.OUTPUT, help="Replace an output that is there."
+        ),
+    ] = False,
     timeout: opt.Timeout = None,
     ray: opt.Ray = None,
     fail_fast: opt.FailFast = False,
@@ -135,11 +141,11 @@ def video(
     if ray is None:
         if kind is FilmFormat.parquet:
             raise UsageError("--format parquet: needs --ray")
-        _check_output(sources, kind, output, frames_dir)
+        _check_output(sources, kind, output, frames_dir, overwrite)
 
     from argus_cli.batch import TIMEOUT_S
     from argus_cli.captioner import FilmRequest
-    from argus_cli.cli.load import open_captioner, warn_unread
+    from argus_cli.cli.load import open_captioner, warn_unguarded, warn_unread
     from argus_cli.cli.screening import Screening
     from argus_cli.schema import Sampling
 
@@ -161,8 +167,9 @@ def video(
     )
     if not quiet:
         warn_unread(captioner, prompt, system)
+        warn_unguarded(timeout)
     screening = Screening(
-        captioner, request, format=kind, output=output, frames_dir=frames_dir,
+        captioner, request, format=kind, output=output, frames_dir=frames_dir, overwrite=overwrite,
         quiet=quiet, verbose=verbose,
     )  # fmt: skip
     if screening.show(sources, fail_fast=fail_fast):
@@ -170,10 +177,15 @@ def video(
 
 
 def _check_output(
-    sources: "list[Source]", format: FilmFormat, output: Path | None, frames_dir: Path | None
+    sources: "list[Source]",
+    format: FilmFormat,
+    output: Path | None,
+    frames_dir: Path | None,
+    overwrite: bool,
 ) -> None:
     """Refuse what couldn't be written, or would mix films, before any model is loaded."""
-    from argus_cli.output.files import check_writable
+    from argus_cli.output.files import check_folder, check_ours, check_writable
+    from argus_cli.output.films import MARKS
 
     several = len(sources) > 1
     pages = format not in ("text", "json", "jsonl")
@@ -183,8 +195,15 @@ def _check_output(
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None and (pages or frames_dir is not None):
         raise UsageError(f"two films would write the same files, {twice}.*; rename one")
-    for folder in (output if pages and several else None, frames_dir):
-        if folder is not None:
-            check_writable(folder / "file")
-    if output is not None and not (pages and (several or output.is_dir())):
-        check_writable(output)
+    if frames_dir is not None:
+        check_folder(frames_dir, "--frames-dir")
+    if output is None:
+        return
+    files = [output]
+    if pages and (several or output.is_dir()):
+        check_folder(output, "--output")
+        files = [output / f"{stem}.{format}" for stem in stems]
+    for file in files:
+        check_writable(file)
+        if format in MARKS and not overwrite:
+            check_ours(file, MARKS[format])

@@ -8,7 +8,6 @@ Where a path has several records, that of the latest run counts, and ``prune`` r
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -20,7 +19,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from argus_cli.cluster.places import Item, Place, os_reason
 from argus_cli.errors import ArgusError, UsageError
-from argus_cli.output.lines import MADE_BY, dump, parse_record
+from argus_cli.output.lines import MADE_BY, Entry, MadeBy, dump, parse_record
+from argus_cli.output.pending import Pending
+from argus_cli.output.pending import pending as still_to_do
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Known(NamedTuple):
     part: str
     bytes: int | None
     mtime_ns: int | None
-    made_by: tuple[str | None, ...]
+    made_by: MadeBy
     error: Record | None
     older: tuple[str, ...] = ()  # the parts with records that this one replaces
 
@@ -98,7 +99,7 @@ class Parts:
     def index(self, run: str | None = None) -> dict[str, Known]:
         """What is known of each path, from the parts of all runs or of one. Raises UsageError."""
         found: dict[str, Known] = {}
-        makers: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
+        makers: dict[MadeBy, MadeBy] = {}
         for part in sorted(self._names(run)):
             for record in self.read(part) or ():
                 path, made_by = record["path"], tuple(record.get(key) for key in MADE_BY)
@@ -174,41 +175,21 @@ class Parts:
 def pending(
     items: Sequence[Item],
     known: Mapping[str, Known],
-    made_by: tuple[str | None, ...],
+    made_by: MadeBy,
     *,
     retry_failed: bool,
-) -> tuple[list[Item], str, int]:
-    """What is still to be done, what to tell the user of the rest, and how much of it failed.
+) -> Pending[Item]:
+    """What is still to be done, by what is known: see output.pending."""
 
-    A None in ``made_by``, the values of MADE_BY, isn't compared.
-    """
-    states = [_state(item, known.get(item.name), made_by) for item in items]
-    redo = {"new", "changed", "remade"} | ({"failed"} if retry_failed else set())
-    todo = [item for item, state in zip(items, states, strict=True) if state in redo]
-    counts = Counter(states)
-    failed = "and are tried again" if retry_failed else "--retry-failed tries them again"
-    told = {
-        "done": f"{{}} of {len(items)} are done already",
-        "changed": "{} to redo: the file has changed",
-        "remade": "{} to redo: made by another model, style or prompt",
-        "failed": f"{{}} failed before{'' if retry_failed else ','} {failed}",
-    }
-    words = "; ".join(text.format(counts[s]) for s, text in told.items() if counts[s])
-    return todo, words, 0 if retry_failed else counts["failed"]
+    def entry(item: Item) -> Entry | None:
+        """Where one of them tells no size, the file is taken to be the same."""
+        if (record := known.get(item.name)) is None:
+            return None
+        file = item if None in (record.bytes, item.bytes) else record
+        made = None if record.error else record.made_by
+        return Entry(item.name, file.bytes, file.mtime_ns, made)
 
-
-def _state(item: Item, known: Known | None, made_by: tuple[str | None, ...]) -> str:
-    if known is None:
-        return "new"
-    if None not in (known.bytes, item.bytes) and (known.bytes, known.mtime_ns) != (
-        item.bytes,
-        item.mtime_ns,
-    ):
-        return "changed"
-    if known.error:
-        return "failed"
-    same = all(new in (None, old) for new, old in zip(made_by, known.made_by, strict=True))
-    return "done" if same else "remade"
+    return still_to_do(items, entry, made_by, retry_failed=retry_failed)
 
 
 def arrow_schema(kind: type) -> Any:

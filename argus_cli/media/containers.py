@@ -5,6 +5,7 @@ format that names other files. Its log lines stay inside PyAV, which drops them 
 program asked for them (av.logging): nothing process-wide is changed here. Knows nothing of times.
 """
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 THREADS = 4  # each holds frames of its own; more would cost memory and take from the model
 BOXES = (b"ftyp", b"mdat", b"moov", b"wide", b"free", b"skip")  # how MP4 and MOV begin
+MATROSKA = (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67")  # its two outermost parts, head and body
 SEES_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}  # codec -> the decoder that does
 
 # FFmpeg's names of the formats that hold their own pictures. The last row is there to say "no
@@ -42,6 +44,23 @@ def open_container(file: BinaryIO) -> "InputContainer":
         if file.read(4) in BOXES:
             reason = "incomplete recording: its index (moov) is missing or damaged"
         raise VideoError(reason) from error
+
+
+def is_cut_short(file: BinaryIO) -> bool:
+    """Whether a Matroska file is smaller than it says in its beginning.
+
+    https://www.rfc-editor.org/rfc/rfc8794#section-4.4 has how the sizes of its parts are written.
+    """
+    file.seek(0)
+    head, at = file.read(128), 0
+    for name in MATROSKA:
+        if head[at : at + 4] != name or not head[at + 4 : at + 5]:
+            return False
+        length = 9 - head[at + 4].bit_length()
+        most = (1 << 7 * length) - 1  # which means that it isn't known
+        size = int.from_bytes(head[at + 4 : at + 4 + length]) & most
+        at += 4 + length + size
+    return size < most and at > file.seek(0, os.SEEK_END)
 
 
 def film_stream(container: "InputContainer") -> "VideoStream":

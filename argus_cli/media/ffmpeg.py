@@ -10,7 +10,7 @@ from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
-from argus_cli.media.containers import film_decoder, film_stream, open_container
+from argus_cli.media.containers import film_decoder, film_stream, is_cut_short, open_container
 from argus_cli.media.shots import FFmpegShot
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = getLogger(__name__)
 
+CUT_S = 1.0  # a film that ends so long before the end that its header tells has been cut short
 HOLE_S = 0.2  # a stretch without frames that is worth a warning
 A_DAY_S = 86400.0  # no frame is on screen that long: a time that jumps so far is wrong
 RATE = 25  # frames a second where nothing is told, as FFmpeg has it
@@ -36,6 +37,7 @@ class FFmpegReel:
         import av
 
         self._file, self._name = file, name
+        self._is_cut = is_cut_short(file)
         self._open()
         container, rate = self._container, self._stream.average_rate
         self.fps = float(rate) if rate else None
@@ -84,16 +86,33 @@ class FFmpegReel:
         # By the last packets: what headers say is often missing, estimated or cut short.
         import av
 
-        told, end = self._container.duration, None
+        told = self._container.duration
+        end: float | None = None
         if self.can_jump and told and self._seek(told / av.time_base):
             end = self._end()
         if end is None:
             self._rewind()
             end = self._end()
+        end = max(0.0, end or 0.0)
+        if (header := self._told()) - end > CUT_S:
+            reason = "cut short: ends at %.2f s, not at %.2f s as its header has it"
+            logger.warning(f"%s: {reason}", self._name, end, header)
         if not self._has_times:
             rate = 1 / self._step
             logger.warning("%s: has no times, taken as %.4g frames a second", self._name, rate)
-        return round(max(0.0, end or 0.0), 6)
+        return round(end, 6)
+
+    def _told(self) -> float:
+        """How long it is by its header, where that is sure; else 0.
+
+        MP4 has a list of all frames. Other headers tell of the longest stream, or what somebody
+        has guessed: only that of a file which lacks its end is believed.
+        """
+        import av
+
+        if self._container.format.name.startswith("mov,"):
+            return float((self._stream.duration or 0) * self._base)
+        return (self._container.duration or 0) / av.time_base if self._is_cut else 0.0
 
     def _rewind(self) -> None:
         """Opens it again: seeking to the beginning loses the first frames of some formats."""

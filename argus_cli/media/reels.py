@@ -79,20 +79,40 @@ def seekable(source: File) -> Iterator[BinaryIO]:
     elif source.seekable():
         yield source
     else:
-        with TemporaryFile() as spool:  # without a name on the disk: nothing outlives a kill -9
-            _lay_down(source, cast(BinaryIO, spool))
-            spool.raw.name = name_of(source)  # type: ignore[attr-defined]  # of FileIO
-            yield cast(BinaryIO, spool)
+        with laid_down(source) as spool:
+            yield spool
 
 
-def _lay_down(source: BinaryIO, spool: BinaryIO) -> None:
-    """Copies it, but of what has no end no more than half of what is free there."""
-    room = disk_usage(gettempdir()).free // 2
-    while piece := source.read(2**18):
-        room -= len(piece)
-        if room < 0:
-            raise OSError(errno.EFBIG, f"too much for {gettempdir()}, save it as a file first")
-        spool.write(piece)
+@contextmanager
+def laid_down(source: BinaryIO) -> Iterator[BinaryIO]:
+    """A copy of what is left of the source in a temporary file, by the same name. Raises OSError.
+
+    Of what has no end it takes no more than half of what is free there.
+    """
+    with _temporary_file() as spool:
+        folder = gettempdir()
+        room = disk_usage(folder).free // 2
+        while piece := source.read(2**18):
+            room -= len(piece)
+            try:
+                if room < 0:
+                    raise OSError(errno.EFBIG, "too much")
+                spool.write(piece)
+                spool.flush()
+            except OSError as error:
+                reason = f"{error.strerror} for {folder}, save it as a file first or set TMPDIR"
+                raise OSError(error.errno, reason) from None
+        spool.raw.name = name_of(source)  # type: ignore[attr-defined]  # of FileIO
+        yield spool
+
+
+def _temporary_file() -> BinaryIO:
+    """Without a name on the disk: nothing outlives a kill -9."""
+    try:
+        return cast(BinaryIO, TemporaryFile())
+    except OSError as error:
+        reason = "no folder for temporary files can be written, set TMPDIR to one"
+        raise OSError(error.errno, reason) from None
 
 
 class _Animation:

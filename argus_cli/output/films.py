@@ -4,13 +4,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from argus_cli.output.files import write_whole
+from argus_cli.output.files import deliver
+from argus_cli.output.lines import RECORD
+from argus_cli.output.page import GENERATOR
 from argus_cli.output.records import Writer, printable
 from argus_cli.output.storyboard import to_html
-from argus_cli.output.subtitles import SUBTITLES
+from argus_cli.output.subtitles import NOTE, SUBTITLES
 from argus_cli.schema import Failure, Segment, VideoCaption
+from argus_cli.undecoded import escaped
 
 Thumbnails = Mapping[float, bytes]
+# By what a file of ours is known, early in it; SRT and TSV have no room for that.
+MARKS = {"json": RECORD, "jsonl": RECORD, "vtt": NOTE, "html": GENERATOR, "srt": "", "tsv": ""}
 
 
 class FilmWriter(Protocol):
@@ -22,7 +27,8 @@ class FilmWriter(Protocol):
 
     def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, whole: bool = True) -> None:
+        """The end; not ``whole`` when something has ended the run early."""
 
 
 class TextFilms:
@@ -33,7 +39,7 @@ class TextFilms:
 
     def begin(self, name: str) -> None:
         if self._several:
-            self._line(f"{chr(10) if self._films else ''}{printable(name)}")
+            self._line(f"{chr(10) if self._films else ''}{printable(escaped(name))}")
         self._films += 1
 
     def segment(self, segment: Segment) -> None:
@@ -43,7 +49,7 @@ class TextFilms:
         if isinstance(result, VideoCaption) and result.summary is not None:
             self._line(f"Summary: {printable(result.summary)}")
 
-    def close(self) -> None:
+    def close(self, whole: bool = True) -> None:
         pass
 
     def _line(self, text: str) -> None:
@@ -66,8 +72,8 @@ class RecordFilms:
     def write(self, result: VideoCaption | Failure, thumbnails: Thumbnails) -> None:
         self._records.write(result)
 
-    def close(self) -> None:
-        self._records.close()
+    def close(self, whole: bool = True) -> None:
+        self._records.close(whole)
 
 
 class PageFilms:
@@ -96,10 +102,10 @@ class PageFilms:
                 path /= f"{Path(result.path).stem}.{self._extension}"
                 if path.is_symlink():  # nobody named it: it may lead anywhere
                     path.unlink()
-            write_whole(path, page)
+            deliver(path, page)
         else:
             self._target.write(page)
             self._target.flush()
 
-    def close(self) -> None:
+    def close(self, whole: bool = True) -> None:
         pass

@@ -8,11 +8,10 @@ removes the others.
 import errno
 import logging
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 from zlib import crc32
 
 try:
@@ -21,34 +20,12 @@ except ImportError:  # Windows: two runs on one output are the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
 from argus_cli.errors import ArgusError, UsageError
-from argus_cli.output.lines import Entry, JsonLines, Result, lines_told
+from argus_cli.output.lines import Entry, JsonLines, MadeBy, Result, lines_told
+from argus_cli.output.pending import Input, Pending, SourceT, pending
 from argus_cli.schema import VideoCaption
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20  # bytes
-
-
-class Input(Protocol):
-    """What a journal has to know of a source: None for what is no file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def bytes(self) -> int | None: ...
-    @property
-    def mtime_ns(self) -> int | None: ...
-
-
-SourceT = TypeVar("SourceT", bound=Input)
-
-
-@dataclass(frozen=True)
-class Pending(Generic[SourceT]):
-    """What is still to be done, what to tell the user of the rest, and how much of it failed."""
-
-    todo: list[SourceT]
-    told: str = ""
-    failed: int = 0
 
 
 class _Known(NamedTuple):
@@ -85,6 +62,7 @@ class Journal:
         self._path, self._lines, self._overwrite = path, lines, overwrite
         self._known: dict[str, _Known] = {}
         self._stale: list[tuple[int, int]] = []
+        self._clear_to = inf
         self._size = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,23 +83,12 @@ class Journal:
         *,
         retry_failed: bool = False,
         lacking: Collection[SourceT] = (),
-    ) -> "Pending[SourceT]":
-        """The sources that are still to be done, and what to tell the user of the others.
-
-        ``made_by`` says where records must come from to be kept, as lines.MADE_BY; None, for a
-        prompt that is another for every picture, isn't compared. What is done but ``lacking``
-        something else is done once more.
-        """
-        states = [self._state(source, made_by) for source in sources]
-        states = [
-            "lacking" if state == "done" and source in lacking else state
-            for source, state in zip(sources, states, strict=True)
-        ]
-        redo = {"new", "changed", "remade", "lacking"} | ({"failed"} if retry_failed else set())
-        todo = [source for source, state in zip(sources, states, strict=True) if state in redo]
-        counts = Counter(states)
-        told = _told(counts, len(sources), retry_failed, self._lines.by_path)
-        return Pending(todo, told, 0 if retry_failed else counts["failed"])
+    ) -> Pending[SourceT]:
+        """What is still to be done, by the records that are here: see output.pending."""
+        return pending(
+            sources, self._entry, made_by,
+            retry_failed=retry_failed, lacking=lacking, by_path=self._lines.by_path,
+        )  # fmt: skip
 
     def piece(self, text: str) -> None:
         """Nothing: only whole records are written."""
@@ -150,6 +117,7 @@ class Journal:
 
     def close(self, whole: bool = True) -> None:
         """Remove the records that others have replaced, and let go of the file."""
+        self._stale = [span for span in self._stale if span[0] < self._clear_to]
         try:
             if self._stale:
                 self._replace(self._kept())
@@ -164,25 +132,15 @@ class Journal:
         if gone:
             raise ArgusError(f"--output {self._path}: was removed or replaced during the run")
 
-    def _state(self, source: Input, made_by: Sequence[str | None]) -> str:
+    def _entry(self, source: Input) -> Entry | None:
         known = self._known.get(self._lines.key(source.name))
-        if known is None or source.bytes is None:
-            return "new"
-        entry = known.entry
-        if self._lines.by_path:
-            return "done"
-        if (entry.bytes, entry.mtime_ns) != (source.bytes, source.mtime_ns):
-            return "changed"
-        if entry.made_by is None:
-            return "failed"
-        same = all(new in (None, old) for new, old in zip(made_by, entry.made_by, strict=True))
-        return "done" if same else "remade"
+        return None if known is None or source.bytes is None else known.entry
 
     def _index(self) -> None:
         """Learn what is in the file, and cut a torn last row off it."""
-        broken: list[int] = []
+        broken: dict[int, int] = {}  # lines, and where they start
         number, torn, row = 1, False, b""
-        makers: dict[tuple[str, ...] | None, tuple[str, ...] | None] = {}
+        makers: dict[MadeBy | None, MadeBy | None] = {}
         with self._path.open("rb") as file:
             for row in self._lines.rows(file):
                 text, start = row.decode("utf-8", "surrogateescape"), self._size
@@ -197,21 +155,24 @@ class Journal:
                             f"--output {self._path}: is there already and doesn't begin as argus "
                             "would write it; name another file, or --overwrite replaces it"
                         ) from None
-                    broken.append(number)
+                    broken[number] = start
                 else:
                     if entry is not None:  # few makers, many records: hold each once
                         maker = makers.setdefault(entry.made_by, entry.made_by)
                         self._remember(entry._replace(made_by=maker), start)
                 number += row.count(b"\n")
         if torn:
-            self._size -= len(row)
+            number, self._size = broken.popitem()
             os.ftruncate(self._fd, self._size)
-            _log.warning("%s: line %d was cut off half-way; dropped", self._path, broken.pop())
+            _log.warning("%s: line %d was cut off half-way; dropped", self._path, number)
         elif row and not row.endswith(b"\n"):
             self._append(b"\n")
             self._size += 1
         if broken:
-            _log.warning("%s: no records, kept as they are: %s", self._path, lines_told(broken))
+            told = lines_told(list(broken))
+            _log.warning("%s: no records, kept as they are: %s", self._path, told)
+            if not self._lines.by_line:  # with other neighbours they would read as something else
+                self._clear_to = min(broken.values())
 
     def _remember(self, entry: Entry, start: int) -> None:
         # What has no size is no file: another picture by the same name, such as <stdin>.
@@ -299,19 +260,3 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _bytes_of(result: Result) -> int | None:
     return None if isinstance(result, VideoCaption) else result.bytes
-
-
-def _told(states: Counter[str], total: int, retry_failed: bool, by_path: bool) -> str:
-    """One line for stderr; empty if the output says nothing of these inputs."""
-    failed = "are tried again" if retry_failed else "--retry-failed tries them again"
-    reasons = {
-        "changed": "{} to redo: the file has changed",
-        "remade": "{} to redo: made by another model, style or prompt",
-        "lacking": "{} to redo: their sidecar is missing",
-        "failed": f"{{}} failed before{' and' if retry_failed else ','} {failed}",
-    }
-    told = [reason.format(states[state]) for state, reason in reasons.items() if states[state]]
-    if states["done"]:
-        alone = ", by their paths alone" if by_path else ""
-        told.insert(0, f"{states['done']} of {total} are done already{alone}")
-    return "; ".join(told)

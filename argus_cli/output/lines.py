@@ -16,10 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from argus_cli.errors import UsageError
 from argus_cli.schema import Caption, Failure, VideoCaption
+from argus_cli.undecoded import decoded, escaped, unescaped
 
 Result = Caption | VideoCaption | Failure
 
 SCHEMA = 1
+RECORD = f'"schema": {SCHEMA}'  # how each begins
 
 
 def to_record(result: Result) -> dict[str, Any]:
@@ -59,13 +61,16 @@ def _rounded(value: Any) -> Any:
 MADE_BY = ("model", "revision", "style", "prompt")  # what a caption is another without
 
 
+MadeBy = tuple[str | None, ...]
+
+
 class Entry(NamedTuple):
     """What a record says of its input, to tell whether it still holds."""
 
     path: str
     bytes: int | None = None
     mtime_ns: int | None = None
-    made_by: tuple[str, ...] | None = None  # the values of MADE_BY; None for a failure
+    made_by: MadeBy | None = None  # the values of MADE_BY; None for a failure
 
 
 class JsonLines:
@@ -73,6 +78,7 @@ class JsonLines:
 
     header = ""  # what a new file begins with
     by_path = False  # whether a record says no more of its input than its path
+    by_line = True  # whether a record is one line, whatever stands before and after it
     _opening = f'{{"schema": {SCHEMA}, "path": '
 
     def key(self, name: str) -> str:
@@ -161,14 +167,23 @@ class Kohya(JsonLines):
 
 
 class CsvRows(JsonLines):
-    """RFC 4180 with a header; text that a spreadsheet would run as a formula is guarded."""
+    """RFC 4180 with a header; text that a spreadsheet would run as a formula is guarded.
+
+    Bytes of a file name that are no UTF-8 are escaped as in JSON.
+    """
 
     _columns = (
         "path", "caption", "error", "width", "height", "tiles", "new_tokens", "finish_reason",
         "confidence", *MADE_BY, "seed", "seconds", "bytes", "mtime_ns",
     )  # fmt: skip
     header = ",".join(_columns) + "\r\n"
+    by_line = False
     _longest = 1 << 20  # bytes that a row may have
+    _value = r'(?:"(?:[^"]++|"")*+"|[^",\r\n]*)'
+    _syntax = re.compile(rf"{_value}(?:,{_value}){{{len(_columns) - 1}}}\r?\n")
+
+    def key(self, name: str) -> str:
+        return decoded(name)
 
     def line(self, result: Result) -> str | None:
         record = to_record(result)
@@ -177,7 +192,7 @@ class CsvRows(JsonLines):
         else:
             record["seconds"] = round(sum(record["seconds"].values()), 4)
         row = StringIO()
-        csv.writer(row).writerow(_guarded(record.get(column)) for column in self._columns)
+        csv.writer(row).writerow(_cell(record.get(column)) for column in self._columns)
         return row.getvalue()
 
     def rows(self, file: BinaryIO) -> Iterator[bytes]:
@@ -211,13 +226,13 @@ class CsvRows(JsonLines):
     def read(self, row: str) -> Entry | None:
         if row == self.header:  # in the middle too, where files were concatenated
             return None
+        if not self._syntax.fullmatch(row):  # csv would also take quotes in the middle of a cell
+            raise ValueError("no whole row")
         try:
             cells = next(csv.reader([row], strict=True))
         except csv.Error as error:
             raise ValueError(str(error)) from None
-        if len(cells) != len(self._columns) or not row.endswith("\n"):
-            raise ValueError("a row that was cut")
-        cell = dict(zip(self._columns, map(_unguarded, cells), strict=True))
+        cell = dict(zip(self._columns, map(_text, cells), strict=True))
         size, mtime_ns = (int(cell[key]) if cell[key] else None for key in ("bytes", "mtime_ns"))
         made_by = tuple(cell[key] for key in MADE_BY)
         return Entry(cell["path"], size, mtime_ns, None if cell["error"] else made_by)
@@ -279,9 +294,13 @@ def _by_path(row: str, path: str, caption: str) -> Entry:
 _FORMULA = re.compile(r"'*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
 
 
-def _guarded(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = escaped(value)
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
-def _unguarded(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+def _text(cell: str) -> str:
+    guarded = cell.startswith("'") and _FORMULA.match(cell)
+    return unescaped(cell[1:] if guarded else cell)

@@ -7,6 +7,7 @@ from html import escape
 
 from argus_cli.output.records import printable
 
+GENERATOR = '<meta name="generator" content="argus">'
 _NONE = "'none'"
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881;
@@ -31,6 +32,7 @@ def to_page(title: str, body: Iterable[str], style: str, script: str = "") -> st
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">',
+            GENERATOR,
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{to_text(title)}</title>\n<style>{style}</style>",

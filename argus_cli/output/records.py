@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 from argus_cli.output.lines import CsvRows, JsonLines, Result, dump, to_record
 from argus_cli.schema import Caption
+from argus_cli.undecoded import decoded, escaped
 
 _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates of no byte of a file name
 
@@ -20,9 +21,7 @@ def printable(text: str) -> str:
     Control, bidirectional and invisible characters and line separators become spaces. Bytes of a
     file name that are no UTF-8 stay, except those that are control characters in other encodings.
     """
-    # Where a system's encoding isn't UTF-8, a character comes as the surrogates of its bytes.
-    known = _NO_BYTES.sub("\ufffd", text)
-    known = known.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    known = _NO_BYTES.sub("\ufffd", decoded(text))
     return "".join(" " if _steers(c) else c for c in known)
 
 
@@ -57,7 +56,7 @@ class TextWriter:
         if isinstance(result, Caption):
             caption = "" if self._begun else _lines(result.caption)
             if self._several:
-                caption = f"{printable(result.path)}\t{' '.join(caption.split())}"
+                caption = f"{printable(escaped(result.path))}\t{' '.join(caption.split())}"
             self._stream.write(caption + "\n")
             self._stream.flush()
 

@@ -162,7 +162,7 @@ class Sidecars:
             return None
         try:
             write_whole(path, text, "--sidecar")
-        except UsageError as error:
+        except ArgusError as error:
             cause = error.__context__
             ends_all = isinstance(cause, OSError) and cause.errno in _NO_MORE
             kind = ArgusError if ends_all else InputError

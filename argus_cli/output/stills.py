@@ -4,7 +4,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argus_cli.errors import UsageError
+from argus_cli.errors import ArgusError
 from argus_cli.schema import Frame
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def thumbnail(picture: "Image") -> bytes:
 
 
 def save_still(folder: Path, film: str, frame: Frame, picture: "Image") -> None:
-    """Write film-SECONDS.jpg. Raises UsageError when the folder can't be written."""
+    """Write film-SECONDS.jpg. Raises ArgusError when the folder can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{Path(film).stem}-{frame.time:09.3f}.jpg"
         path.unlink(missing_ok=True)  # it may be a link that leads anywhere
         picture.save(path, quality=92)
     except OSError as error:
-        raise UsageError(f"--frames-dir {folder}: {error.strerror or error}") from None
+        raise ArgusError(f"--frames-dir {folder}: {error.strerror or error}") from None

@@ -10,6 +10,7 @@ from html import escape
 from argus_cli.output.records import printable
 from argus_cli.schema import VideoCaption
 
+NOTE = "NOTE made by argus with"
 _SHORTEST = 0.5  # seconds: a film of a single frame still shows its caption
 
 
@@ -28,7 +29,7 @@ def to_vtt(video: VideoCaption) -> str:
         f"{_clock(start, '.')} --> {_clock(end, '.')}\n{escape(text, quote=False)}\n\n"
         for start, end, text in _cues(video)
     )
-    return f"WEBVTT\n\nNOTE made by argus with {note}\n\n{''.join(cues)}"
+    return f"WEBVTT\n\n{NOTE} {note}\n\n{''.join(cues)}"
 
 
 def to_tsv(video: VideoCaption) -> str:

@@ -12,6 +12,7 @@ person's and stays unless overwriting is asked for. xmp:MetadataDate is set, as 
 Nothing outside the file is ever read, and a file with a DOCTYPE is refused.
 """
 
+import codecs
 import re
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,8 @@ NAMESPACES = {
 }
 DESCRIPTION, SUBJECT, ALT_TEXT = "dc:description", "dc:subject", "Iptc4xmpCore:AltTextAccessibility"
 _BY_STYLE = {"alt": (DESCRIPTION, ALT_TEXT), "tags": (SUBJECT,)}
+_ENCODING = re.compile(rb"""<\?xml\s[^>]*?\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _EMPTY = b"""<?xpacket begin="\xef\xbb\xbf" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="argus">
@@ -90,12 +93,7 @@ class Packet:
     def __init__(self, document: bytes | None):
         self._is_new = document is None
         document = document or _EMPTY
-        parser = etree.XMLParser(resolve_entities=False, no_network=True, strip_cdata=False)
-        try:
-            self._root = etree.fromstring(document, parser)
-        except etree.XMLSyntaxError as error:
-            reason = " ".join(str(error.msg).split())  # some come with a line end
-            raise InputError(f"left as it is, no well-formed XML ({reason})") from None
+        self._root = _parsed(document)
         if self._root.getroottree().docinfo.internalDTD is not None:
             raise InputError("left as it is, it has a DOCTYPE")
         rdf = next(self._root.iter(_full("rdf:RDF")), None)
@@ -168,6 +166,29 @@ class Packet:
     def _element(self, name: str) -> Any:
         found = (part.find(_full(name)) for part in self._parts)
         return next((element for element in found if element is not None), None)
+
+
+def _parsed(document: bytes) -> Any:
+    """The root of well-formed XML in the encoding that it declares."""
+    declared = _ENCODING.match(document)
+    encoding = declared[1].decode() if declared else None
+    try:
+        return etree.fromstring(document, _parser(encoding))
+    except LookupError:
+        raise InputError(f"left as it is, in an unknown encoding, {encoding}") from None
+    except etree.XMLSyntaxError as error:
+        reason = " ".join(str(error.msg).split())  # some come with a line end
+        supposed = encoding or ("UTF-16" if document[:2] in _UTF16 else "UTF-8")
+        raise InputError(f"left as it is, no well-formed XML in {supposed} ({reason})") from None
+
+
+def _parser(encoding: str | None) -> etree.XMLParser:
+    """Raises LookupError."""
+    options = {"resolve_entities": False, "no_network": True, "strip_cdata": False}
+    try:
+        return etree.XMLParser(encoding=encoding, **options)
+    except LookupError:  # it may know another name of the same, such as of latin-1
+        return etree.XMLParser(encoding=codecs.lookup(str(encoding)).name, **options)
 
 
 def _full(name: str) -> str:

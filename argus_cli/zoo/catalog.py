@@ -60,7 +60,7 @@ class Status:
 
 def find(model: str) -> ModelFolder:
     """The folder of a known model, or the one at this path if it looks like a path."""
-    if re.search(r"[/\\]|^[.~]", model) and model not in _by_name():
+    if _is_path(model) and model not in _by_name():
         return _folder(Path(os.path.expanduser(model)))  # of a ~user that isn't there, the text
     return locate(named(model))
 
@@ -71,9 +71,12 @@ def named(model: str) -> Manifest:
         return manifest
     close = get_close_matches(model.lower(), load_manifests(), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
+    shown = model if re.fullmatch(r"[\w./+-]+", model) else repr(model)
+    is_folder = not _is_path(model) and os.path.isdir(model)
+    folder = f"; the folder is -m ./{model}" if is_folder else ""
     raise ModelMissing(
-        f"no model is called {model}{hint}: give a folder, as ./{model}, or one of"
-        f" {', '.join(load_manifests())} (`argus models pull NAME`)"
+        f"no model is called {shown}{hint}: there are {', '.join(load_manifests())}"
+        f" (`argus models pull NAME`){folder}"
     )
 
 
@@ -179,6 +182,10 @@ def hub_settings() -> ModuleType:
 def _by_name() -> Mapping[str, Manifest]:
     manifests = load_manifests()
     return {m.repo: m for m in manifests.values() if m.repo} | dict(manifests)
+
+
+def _is_path(model: str) -> bool:
+    return re.search(r"[/\\]|^[.~]", model) is not None
 
 
 def _folder(path: Path) -> ModelFolder:

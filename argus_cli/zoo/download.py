@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedWriter, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argus_cli.errors import DownloadError, ModelDamaged
 from argus_cli.zoo import catalog
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
+_SHORT = re.compile("[0-9]{1,2}")  # seconds that a hub may let us wait
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _fetch(manifest: Manifest, offer: _Offer, path: Path, force: bool, progress:
     with WeakFileLock(lock):
         if not force and file.state_of(blob, deep=True) is FileState.OK:
             return _link(blob, path)
-        with _Sink(FileIO(part, "ab")) as sink:
+        with _Sink(FileIO(part, "ab")) as sink, _no_long_wait(manifest):
             sink.most = file.size or 0
             have = sink.tell()
             if have > sink.most:
@@ -146,6 +147,27 @@ def _fetch(manifest: Manifest, offer: _Offer, path: Path, force: bool, progress:
             )
         part.replace(blob)
         _link(blob, path)
+
+
+@contextmanager
+def _no_long_wait(manifest: Manifest) -> Iterator[None]:
+    """Within, a hub that sends us away for long is an error: huggingface_hub waits, if for days."""
+    from huggingface_hub import get_session
+
+    def check(response: Any) -> None:
+        limits = re.findall(r"t\s*=\s*(\d+)", response.headers.get("ratelimit", ""))
+        for wait in (response.headers.get("retry-after", "").strip(), *limits):
+            is_long = wait.isdigit() and not _SHORT.fullmatch(wait)
+            if is_long and response.status_code in (408, 429):
+                reason = f"the hub takes no request for {wait[:9]} s, try again after that"
+                raise DownloadError(f"{manifest.name}: {reason}")
+
+    hooks = get_session().event_hooks["response"]
+    hooks.append(check)
+    try:
+        yield
+    finally:
+        hooks.remove(check)
 
 
 class _Sink(BufferedWriter):
@@ -195,7 +217,7 @@ def _plain_errors(manifest: Manifest, file: ModelFile) -> Iterator[None]:
 
     try:
         yield
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError, ValueError) as error:  # ValueError: numbers that are none
         raise DownloadError(f"{manifest.name}: {_reason(error, manifest, file)}") from error
 
 
@@ -215,6 +237,8 @@ def _reason(error: Exception, manifest: Manifest, file: ModelFile) -> str:
         return f"the hub has no repository {manifest.repo}"
     if code is not None:
         return f"the hub answered {code} for {file.path}: try again later"
+    if isinstance(error, ValueError):
+        return f"the hub's answer for {file.path} makes no sense ({text}): check HF_ENDPOINT"
     if not isinstance(error, OSError):
         return f"no connection to the hub ({text}): check the network and HF_ENDPOINT, try again"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -368,7 +368,7 @@ def test_json_replaces_its_own_documents_only(caption, photo: Path, tmp_path: Pa
     out = tmp_path / "notes.json"
     out.write_text('{"shopping": "list"}')
     refused = caption(photo, "-o", out, code=2)
-    assert "holds no records of argus" in str(refused.exception)
+    assert "doesn't begin as argus would write it" in str(refused.exception)
     assert out.read_text() == '{"shopping": "list"}'
     for overwrite in (["--overwrite"], []):
         caption(photo, "-o", out, *overwrite)

@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -43,8 +45,20 @@ def test_with_all_streams_closed_an_output_is_whole(tiny_folder: Path, photo: Pa
 def test_a_closed_stdout_is_said_once() -> None:
     done = argus(["models", "list"], preexec_fn=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (
-        1, "argus: the output took no more: Bad file descriptor\n",
+        1, "argus: stdout took no more: Bad file descriptor\n",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_what_c_libraries_print_stays_inside(tmp_path: Path, debug: str) -> None:
+    path, stream = tmp_path / "odd.tif", BytesIO()
+    draw(64, 64).save(stream, "TIFF", compression="tiff_lzw")
+    content = stream.getvalue()
+    path.write_bytes(content[:16] + b"\xff" * 8 + content[24:])
+    done = argus(["caption", path], env=os.environ | {"ARGUS_DEBUG": debug})
+    assert f"{path}: truncated or damaged" in done.stderr
+    raw = [line for line in done.stderr.splitlines() if "code not yet in table" in line]
+    assert done.returncode == 1 and bool(raw) == (debug == "1")  # where nothing is hidden
 
 
 def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -150,3 +164,36 @@ def test_a_name_is_one_line_and_steers_nothing(
 def test_a_profile_steers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     profile._print(profile.Format.table, {}, ["only before: \x1b]0;x\x07", "last\u202e"])
     assert capsys.readouterr().out == "only before:  ]0;x \nlast \n"
+
+
+def test_a_closed_stdin_is_called_stdin() -> None:
+    code = "import sys; from argus_cli.cli import app; from argus_cli.media.images import name_of; "
+    code += "app._open_closed_streams(); print(name_of(sys.stdin.buffer), sys.stdin.read())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: os.close(0)
+    )
+    assert done.stdout == b"<stdin> \n"
+
+
+def test_without_a_folder_for_temporary_files_it_is_said_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(FileNotFoundError) as caught:  # as of a library that is imported
+        tempfile.gettempdir()
+    told = "no folder for temporary files can be written; set TMPDIR to one"
+    assert boundary._message(caught.value) == told
+
+
+def test_words_are_utf8_whatever_the_locale(tiny_folder: Path, photo: Path) -> None:
+    raw, options = (
+        "caf\udcc3\udca9 \udcff",
+        ("--system", "--stop", "--prefix", "--suffix", "--prompt"),
+    )
+    words = [word for option in options for word in (option, raw)]
+    command = ["caption", str(photo), "-f", "json", "-m", str(tiny_folder), *OPTIONS, *words]
+    done = CliRunner().invoke(boundary.app, command)
+    record = json.loads(done.stdout)
+    assert record["prompt"] == "café \ufffd"
+    assert record["caption"].startswith("café \ufffd") and record["caption"].endswith("café \ufffd")

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import pty
 import struct
@@ -189,12 +190,99 @@ def test_progress_on_a_terminal(clip: Path, tiny_folder: Path) -> None:
         (["--stop", ""], "would end every answer"),
         (["--start", "4", "--end", "3"], "--end 3 doesn't come after --start 4"),
         (["-f", "srt", "-o", "/proc/no/such.srt"], "--output /proc/no/such.srt"),
-        (["--frames-dir", "/proc/frames"], "/proc/frames"),
+        (["--frames-dir", "/proc/frames"], "--frames-dir /proc/frames: "),
     ],
 )
 def test_nonsense_is_refused_before_any_model(video, clip: Path, words, message) -> None:  # type: ignore[no-untyped-def]
     done = video(clip, *words)
     assert done.code == 2 and message in done.err
+
+
+MARKED = ["json", "jsonl", "vtt", "html"]
+
+
+@pytest.mark.parametrize("format", [*MARKED, "srt", "tsv"])
+def test_a_file_that_is_not_known_as_ours_stays(video, clip: Path, tmp_path: Path, format) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / f"out.{format}"
+    out.write_text('{"shopping": "list"}')
+    done = video(clip, "--no-summary", "-o", out)
+    assert done.code == 2
+    assert done.err.startswith(f"argus: --output {out}: is there already")
+    assert done.err.endswith("name another file, or --overwrite replaces it\n")
+    assert out.read_text() == '{"shopping": "list"}'
+    assert video(clip, "--no-summary", "-o", out, "--overwrite").code == 0
+    assert "shopping" not in out.read_text()
+    again = 0 if format in MARKED else 2
+    assert video(clip, "--no-summary", "-o", out).code == again
+
+
+def test_pages_of_a_folder_stay_likewise(video, clip: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    page = tmp_path / "clip.srt"
+    page.write_text("corrected by hand")
+    done = video(clip, "-f", "srt", "-o", tmp_path)
+    assert done.code == 2 and f"--output {page}: is there already" in done.err
+    assert page.read_text() == "corrected by hand"
+
+
+def test_interrupted_before_the_first_record_it_leaves_the_last_ones(  # type: ignore[no-untyped-def]
+    video, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, other = tmp_path / "out.json", tmp_path / "other.mp4"
+    other.write_bytes(clip.read_bytes())
+    assert video(clip, other, "--no-summary", "-o", out).code == 0
+    before = out.read_text()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argus_cli.cli.screening.Screening._watch", interrupt)
+    assert video(clip, other, "--no-summary", "-o", out).code == 130
+    assert out.read_text() == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("format", ["json", "html", "srt"])
+def test_a_document_that_finds_no_room_is_not_lost(  # type: ignore[no-untyped-def]
+    video, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = video(clip, "-f", format, "--no-summary", "-o", "/dev/full")
+    assert done.code == 1 and done.err.startswith("argus: --output /dev/full: No space left")
+    assert Path(done.err.strip().rpartition(" is in ")[2]).stat().st_size > 20
+
+
+def test_without_a_time_limit_the_others_hold(  # type: ignore[no-untyped-def]
+    video,
+    clip: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)  # and afterwards as it was, which -q changes
+    other = tmp_path / "other.mp4"
+    other.write_bytes(clip.read_bytes())
+    words = ("-f", "json", "--no-summary", "--max-frames", 3, "--timeout", 0)
+    monkeypatch.setattr("argus_cli.film_reader._ask_worker", None)  # nothing is read in a worker
+    done = video(clip, other, *words)
+    assert [len(record["frames"]) for record in json.loads(done.out)] == [3, 3]
+    assert done.err.count("--timeout 0: inputs are read in this process") == 1
+    assert video(clip, *words, "-q").err == ""
+
+    monkeypatch.setattr("argus_cli.media.containers.DEFAULT_MAX_PIXELS", 64 * 48 - 1)
+    done = video(clip, *words)
+    assert done.code == 1 and f"{clip}: not one frame of it decodes" in done.err
+
+
+def test_a_film_cut_short_is_a_film_and_a_warning(  # type: ignore[no-untyped-def]
+    video, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cut.mkv"
+    whole = films.film([float(second) for second in range(20)], "matroska/libx264", gop=2)
+    path.write_bytes(whole[: len(whole) // 2])
+    done = video(path, "-f", "json", "--no-summary")
+    ends = json.loads(done.out)["duration"]
+    said = f"{path}: cut short: ends at {ends:.2f} s, not at 19.04 s as its header has it"
+    assert done.code == 0 and caplog.messages == [said]
 
 
 def test_a_name_cannot_steer_the_terminal(video, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -22,6 +22,7 @@ from argus_cli.output.subtitles import to_srt, to_tsv, to_vtt
 from argus_cli.output.xmp import NAMESPACES, XmpContent
 from argus_cli.schema import Caption, Segment, VideoCaption, VideoTimings
 from argus_cli.smolvlm.prompt import STYLES
+from argus_cli.undecoded import escaped
 
 CLOCK = r"\d\d:\d\d:\d\d{}\d{{3}}"
 
@@ -58,15 +59,19 @@ def _read_records(caption: Caption) -> None:
     cell = dict(zip(header, cells, strict=True))
     for key in ("path", "caption", "prompt"):
         assert cell[key][:1] not in tuple("=+-@\t\r\n")
-        assert cell[key] in (told := getattr(caption, key), f"'{told}")
-    _, row = _written("csv", caption).split("\r\n", 1)
+        assert cell[key] in (told := escaped(getattr(caption, key)), f"'{told}")
+    _, row = _written("csv", caption).encode().decode().split("\r\n", 1)
     entry = LINES["csv"](None).read(row)
     assert entry and (entry.path, entry.made_by) == (
         caption.path,
         ("tiny", "abc123", "", caption.prompt),
     )
     text = _written("text", caption)
-    assert text == f"{printable(caption.path)}\t{' '.join(printable(caption.caption).split())}\n"
+    assert (
+        text.encode()
+        and text
+        == f"{printable(escaped(caption.path))}\t{' '.join(printable(caption.caption).split())}\n"
+    )
 
 
 def _written(of: str, result: Result) -> str:

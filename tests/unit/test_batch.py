@@ -244,6 +244,15 @@ def test_without_a_timeout_pictures_are_read_here(tiny, sources, monkeypatch, on
         list(batch.caption_each(tiny, sources, Request(), on_text))
 
 
+def test_that_there_is_no_time_limit_is_said_once(tiny, sources, monkeypatch, caplog) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("sys.executable", None)
+    for _ in range(2):  # once a run
+        caplog.clear()
+        results = list(batch.caption_each(tiny, sources * 3, REQUEST, workers=3))
+        assert {type(result) for result in results} == {Caption}
+        assert len(caplog.messages) == 1
+
+
 def test_reading_ahead_is_bounded(tiny, sources) -> None:  # type: ignore[no-untyped-def]
     taken = 0
 

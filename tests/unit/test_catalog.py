@@ -107,15 +107,28 @@ def test_a_damaged_bundled_model() -> None:
         catalog.find("glimpse")
 
 
-def test_an_unknown_name_gets_the_known_ones() -> None:
+def test_an_unknown_name_gets_the_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ModelMissing) as caught:
         catalog.find("SmolVLM-265M")
     message = str(caught.value)
     assert "did you mean smolvlm-256m?" in message
     assert "glimpse, smolvlm-256m, smolvlm2-500m" in message
     assert "argus models pull NAME" in message
-    with pytest.raises(ModelMissing, match="no model is called blip: give a folder, as ./blip"):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blip").mkdir()
+    with pytest.raises(ModelMissing, match="no model is called blip: .*; the folder is -m ./blip"):
         catalog.find("blip")
+
+
+@pytest.mark.parametrize("name", ["", " ", "x y", "\x1b[1m", "\udcff", "a\0", "'", "x" * 999, "./"])
+def test_an_odd_name_is_told_as_what_it_is(name: str) -> None:
+    shown = name if name in ("x" * 999, "./") else repr(name)
+    with pytest.raises(ModelMissing) as caught:
+        catalog.named(name)
+    assert str(caught.value).startswith(f"no model is called {shown}: there are glimpse, ")
+    assert "-m" not in str(caught.value) and str(caught.value).isprintable()
 
 
 def test_a_folder_given_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,34 @@ def test_a_hubs_words_cannot_steer_the_terminal(hub: Hub, caplog: pytest.LogCapt
     assert logging.getLogger("huggingface_hub").handlers == []  # else it says them too
 
 
+@pytest.mark.parametrize(
+    ("header", "value", "told"),
+    [
+        ("Retry-After", "3600", "takes no request for 3600 s, try again after that"),
+        ("Retry-After", "9" * 20, "takes no request for 999999999 s"),
+        ("Retry-After", "\xb2", "takes no request for \xb2 s"),  # no number, but a digit
+        ("RateLimit", '"api";r=0;t=300', "takes no request for 300 s"),
+        ("RateLimit", f'"api";r={"9" * 5000};t=1', "answer for config.json makes no sense"),
+    ],
+)
+def test_a_hub_that_sends_us_away_for_long_is_not_waited_for(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, header: str, value: str, told: str
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail() if seconds else None)
+    hub.status["config.json"], hub.more_headers = 429, {header: value}
+    with pytest.raises(DownloadError, match=f"^tiny: the hub.* {told}"):
+        pull(MANIFEST)
+
+
+def test_a_hub_that_sends_us_away_for_a_moment_is_asked_again(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: hub.status.clear() if seconds else None)
+    hub.status["config.json"], hub.more_headers = 429, {"Retry-After": "60"}
+    pull(MANIFEST)
+    assert "Waiting 61.0s" in caplog.text
+
+
 def test_two_pulls_at_once(hub: Hub) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = [pool.submit(pull, MANIFEST, progress=False) for _ in range(3)]
@@ -367,11 +395,15 @@ def test_a_disk_that_refuses(
 def test_the_environment_is_honoured_and_nothing_else_is_sent(hub: Hub, tmp_path: Path) -> None:
     hub.token = "secret"
     code = """if True:
+        import logging
+        from argus_cli.cli.stderr import say_what_the_hub_says
+        say_what_the_hub_says()
         from argus_cli.zoo.download import pull
         from argus_cli.zoo.manifest import Manifest, ModelFile
         files = (ModelFile(path="config.json"),)
         print(pull(Manifest(name="tiny", summary="", licence="", parameters=1, memory_bytes=1,
             repo="owner/tiny-model", revision="main", files=files)).path)
+        assert not logging.getLogger("huggingface_hub").handlers
     """
     environ = {
         "PATH": os.environ["PATH"],

@@ -9,8 +9,14 @@ from pathlib import Path
 import av
 import pytest
 
-from argus_cli.errors import UsageError
-from argus_cli.output.files import check_writable, open_output, write_whole
+from argus_cli.errors import ArgusError, ExitCode, UsageError
+from argus_cli.output.files import (
+    check_folder,
+    check_writable,
+    deliver,
+    open_output,
+    write_whole,
+)
 from argus_cli.output.films import PageFilms
 from argus_cli.output.storyboard import to_html
 from argus_cli.output.subtitles import SUBTITLES, to_srt, to_tsv, to_vtt
@@ -136,7 +142,7 @@ def test_pages_into_a_folder_and_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "out/three.srt").read_text() == SUBTITLES["srt"](FILM)
 
     (tmp_path / "folder.srt").mkdir()
-    with pytest.raises(UsageError, match="--output"):
+    with pytest.raises(ArgusError, match="--output"):
         write_whole(tmp_path / "folder.srt", "text")
     assert not list(tmp_path.glob(".*"))
 
@@ -167,6 +173,37 @@ def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "file" / "below.srt"):
         with pytest.raises(UsageError, match="--output"):
             check_writable(path)
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/folder")):
+        with pytest.raises(UsageError, match=f"^--frames-dir {path}: "):
+            check_folder(path, "--frames-dir")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("append", [True, False])
+def test_an_output_that_takes_no_more_is_named(append: bool) -> None:
+    with (
+        pytest.raises(ArgusError, match="^--output /dev/full: No space left") as caught,
+        open_output(Path("/dev/full"), append=append) as stream,
+    ):
+        stream.write("text")
+    assert caught.value.exit_code == ExitCode.SOME_FAILED
+
+
+def test_what_cannot_be_written_in_the_end_is_kept_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "out.json").mkdir()
+    with pytest.raises(ArgusError, match="; what it was to hold is in ") as caught:
+        deliver(tmp_path / "out.json", "text")
+    assert caught.value.exit_code == ExitCode.SOME_FAILED
+    spare = Path(str(caught.value).rpartition(" is in ")[2])
+    assert spare.read_text() == "text" and spare.suffix == ".json"
+    assert spare.parent.stat().st_mode & 0o077 == 0
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ArgusError, match="^--output .*; what it was to hold is lost$"):
+        deliver(tmp_path / "out.json", "text")
 
 
 @pytest.mark.parametrize("format", ["srt", "vtt"])

@@ -1,6 +1,8 @@
 """Films read in a process of their own: the same answers, and a film's end is not ours."""
 
+import errno
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO
@@ -15,6 +17,7 @@ from films import damaged, film, steady
 from argus_cli import film_reader as module
 from argus_cli.errors import VideoError
 from argus_cli.film_reader import film_reader
+from argus_cli.media import reels
 from argus_cli.media.scenes import scene_cuts
 from argus_cli.media.videos import frames, probe
 
@@ -142,3 +145,33 @@ def test_a_python_that_can_not_be_started_again(
     with film_reader(clip, 60.0) as ask:
         assert ask(probe) == probe(clip)
     assert caplog.messages[0].startswith(f"{clip}: read without a time limit")
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_without_a_folder_for_temporary_files_a_pipe_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    class Pipe(BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    told = "<bytes>: no folder for temporary files can be written, set TMPDIR to one"
+    with pytest.raises(VideoError, match=told), film_reader(Pipe(b"film"), timeout):
+        pass
+
+
+@pytest.mark.parametrize("kind", [BytesIO, bytes])
+def test_a_full_folder_for_temporary_files_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type
+) -> None:
+    class Full(BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reels, "TemporaryFile", Full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = f"<bytes>: No space left on device for {tmp_path}, save it as a file first or set TMPDIR"
+    with pytest.raises(VideoError, match=told), film_reader(kind(b"film"), 60.0):
+        pass

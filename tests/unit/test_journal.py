@@ -196,6 +196,26 @@ def test_a_broken_line_in_the_middle_is_kept_and_told(
     assert f"kept as they are: line {begin.count(bytes([10])) + 1}" in caplog.text
 
 
+def test_half_a_csv_row_is_no_record() -> None:
+    row = str(CsvRows().line(caption("a\nb", 'one\n"two"\n', prompt="p\nq")))
+    for half in row.splitlines():
+        for cells in range(len(CsvRows.header.split(","))):
+            with pytest.raises(ValueError):
+                CsvRows().read(half + "," * cells + "\r\n")
+
+
+def test_clearing_a_mangled_csv_up_changes_no_other_record(out: Path) -> None:
+    lines = CsvRows()
+    texts = {"before": "old", "same": "dog", "redone": 'old "dog"', "end": "dog"}
+    before, same, redone, end = (str(lines.line(caption(*text))) for text in texts.items())
+    head, tail = str(lines.line(caption("x", "two\nlines"))).split("\n", 1)
+    out.write_bytes(f"{lines.header}{before}{head}\n{same}{redone}{tail}{end}".encode())
+    write(out, caption("before"), caption("redone"), schema="csv")
+    # Next to each other head, same and tail would be one row.
+    assert todo(out, *map(source, texts), schema="csv") == ([], "4 of 4 are done already")
+    assert before not in (text := out.read_text()) and redone.splitlines()[0] in text
+
+
 def test_a_last_line_of_the_users_is_no_torn_one(out: Path) -> None:
     write(out, caption("a"))
     with out.open("a") as file:

@@ -118,7 +118,7 @@ def test_a_start_that_fails_once_lifts_the_limit_once(
         patch.setattr(picture_reader, "Worker", busy)
         assert reader(photo, LOOK).size == (90, 60)
     assert caplog.messages == [
-        "a picture is read without a time limit: Resource temporarily unavailable"
+        "pictures are read without a time limit: Resource temporarily unavailable"
     ]
     reader(photo, LOOK)
     assert reader._worker.is_alive

@@ -35,13 +35,33 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("lines", [JsonLines(), CsvRows()])
-@pytest.mark.parametrize("text", [*HOSTILE, "odd bytes \udcff"])
+@pytest.mark.parametrize("text", [*HOSTILE, "odd bytes \udcff", "\\udcff", "\\\udcff"])
 def test_any_path_and_prompt_reads_back_as_it_was(lines: JsonLines, text: str) -> None:
     row = lines.line(replace(DONE, path=text, prompt=text))
-    written = row.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-    assert lines.read(written) == Entry(
+    assert lines.read(row.encode().decode()) == Entry(
         text, DONE.bytes, DONE.mtime_ns, ("tiny", "local", "", text)
     )
+
+
+@pytest.mark.parametrize("format", ["text", "csv", "jsonl", "json"])
+def test_an_odd_name_is_valid_utf8_in_every_format(format: str) -> None:
+    stream = StringIO()
+    writer = WRITERS[format](stream, True)
+    for result in (
+        replace(DONE, path="caf\udce9.jpg"),
+        replace(FAILED, message="caf\udce9.jpg: no"),
+    ):
+        writer.write(result)
+    writer.close()
+    assert b"caf\\udce9.jpg" in stream.getvalue().encode()
+
+
+def test_a_csv_of_another_locale_or_an_older_argus_is_found_again() -> None:
+    lines = CsvRows()
+    row = str(lines.line(replace(DONE, path="caf\udcc3\udca9.jpg")))
+    assert lines.read(row) and lines.read(row).path == lines.key("café.jpg")  # type: ignore[union-attr]
+    raw = row.replace("café.jpg", "caf\udce9.jpg")
+    assert lines.read(raw).path == lines.key("caf\udce9.jpg")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("lines", [JsonLines(), CsvRows()])

@@ -3,8 +3,9 @@
 import math
 import os
 import random
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
@@ -503,7 +504,7 @@ def test_a_pipe_without_an_end_does_not_fill_the_disk(monkeypatch: pytest.Monkey
             return False
 
     monkeypatch.setattr("argus_cli.media.reels.disk_usage", lambda _: SimpleNamespace(free=2**20))
-    told = f"<bytes>: too much for {gettempdir()}, save it as a file first"
+    told = f"<bytes>: too much for {gettempdir()}, save it as a file first or set TMPDIR"
     assert refused(Endless()) == told
 
 
@@ -581,6 +582,50 @@ def test_of_a_film_cut_short_the_beginning_is_used(kind: str, movflags: str) -> 
     assert_same(found[:-2], on_screen(reference, times)[: len(found) - 2])
     late = [frame.time for frame, _ in frames(source, [0.0, 2.9])]
     assert late[0] == found[0][0] and late[-1] > duration - 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "movflags"),
+    [
+        ("mp4/libx264", "faststart"),
+        ("mp4/libx264", "frag_keyframe+empty_moov"),
+        ("mov/mpeg4", "faststart"),
+        ("matroska/libx264", ""),
+        ("webm/libvpx-vp9", ""),
+    ],
+)
+def test_a_film_cut_short_is_told_of(
+    kind: str, movflags: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = film([number / 2 for number in range(40)], kind, movflags=movflags)
+    duration = probe(whole[: len(whole) * 6 // 10]).duration
+    [warning] = caplog.messages
+    assert warning.startswith(f"<bytes>: cut short: ends at {duration:.2f} s, not at 1")
+
+
+def told_wrong(matroska: bytes) -> bytes:
+    """The film, of which the header now tells that it lasts a minute."""
+    at = matroska.index(b"\x44\x89\x88") + 3
+    return matroska[:at] + struct.pack(">d", 60_000.0) + matroska[at + 8 :]
+
+
+WHOLE: dict[str, Callable[[], bytes]] = {
+    "MP4 in fragments": lambda: film(steady(80), movflags="frag_keyframe+empty_moov"),
+    "MP4 with a long last frame": lambda: film([0.0, 1.0, 9.0]),
+    "MP4 with late sound": lambda: film(steady(80), sound_from=2.0),
+    "Matroska through a pipe": lambda: film(steady(80), "matroska/libx264", piped=True),
+    "Matroska whose header is wrong": lambda: told_wrong(film(steady(80), "matroska/libx264")),
+    "Matroska and rubbish": lambda: film(steady(80), "matroska/libx264") + bytes(1000),
+    "FLV": lambda: film(steady(80), "flv/libx264"),
+    "AVI": lambda: film(steady(80), "avi/mpeg4"),
+    "MPEG": lambda: film(steady(80), "mpegts/mpeg2video"),
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_a_whole_film_is_not_told_of(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    probe(WHOLE[what]())
+    assert not caplog.messages
 
 
 def test_not_one_frame_decodes() -> None:

@@ -192,6 +192,7 @@ def test_braces_that_hold_no_word_are_text(prompt: str, expected: str, photo: Pa
 
 def test_what_a_file_is_called_is_not_filled_again(tmp_path: Path) -> None:
     assert fill("{name}", tmp_path / "{width}{{.jpg", (9, 6)) == "{width}{{.jpg"
+    assert fill("{name}", tmp_path / "\udcc3\udca9\udcff.jpg", (9, 6)) == "é\ufffd.jpg"
 
 
 def test_date_is_the_day_it_was_taken(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_stdin_has_a_name_and_nothing_else() -> None:
 
 def test_a_name_that_is_no_utf8_can_be_asked_about(captioner, photo) -> None:  # type: ignore[no-untyped-def]
     odd = photo.rename(photo.with_name(os.fsdecode(b"caf\xe9.jpg")))
-    assert captioner.caption(odd, prompt="{name}?").prompt == "caf?.jpg?"
+    assert captioner.caption(odd, prompt="{name}?").prompt == "caf\ufffd.jpg?"
 
 
 def test_a_spelling_of_a_special_token_in_a_name_is_text(captioner, photo) -> None:  # type: ignore[no-untyped-def]

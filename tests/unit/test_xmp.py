@@ -283,6 +283,10 @@ def test_what_cannot_be_merged_is_left_alone(
         ("utf-8-sig", ""),
         ("utf-16", ""),
         ("latin-1", '<?xml version="1.0" encoding="ISO-8859-1"?>\n'),
+        ("latin-1", "<?xml version='1.0' encoding='latin-1' standalone='yes'?>\n"),
+        ("cp1252", '<?xml version="1.0" encoding="windows-1252"?>\n'),
+        ("mac-roman", '<?xml version="1.0" encoding="macintosh"?>\n'),
+        ("gb18030", '<?xml version="1.0" encoding="GB18030"?>\n'),
     ],
 )
 def test_any_encoding_is_read_and_becomes_utf8(
@@ -294,6 +298,26 @@ def test_any_encoding_is_read_and_becomes_utf8(
     assert "Jürgen" in text and "図" in text
     assert text.startswith("<?xml") == bool(declaration)
     assert photo.exiftool()["XMP-dc:Creator"] == "Jürgen"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "declared", "reason"),
+    [
+        ("latin-1", "", "no well-formed XML in UTF-8 "),
+        ("latin-1", "UTF-8", "no well-formed XML in UTF-8 "),
+        ("latin-1", "US-ASCII", "no well-formed XML in US-ASCII "),
+        ("utf-8", "UTF-16", "no well-formed XML in UTF-16 "),
+        ("utf-8", "klingon", "in an unknown encoding, klingon$"),
+        ("utf-8", "base64", "in an unknown encoding, base64$"),
+    ],
+)
+def test_a_wrong_encoding_is_told(photo: Photo, encoding: str, declared: str, reason: str) -> None:
+    declaration = f'<?xml version="1.0" encoding="{declared}"?>' if declared else ""
+    document = (declaration + described("<dc:creator>Jürgen</dc:creator>")).encode(encoding)
+    photo.xmp.write_bytes(document)
+    with pytest.raises(InputError, match=rf"photo\.xmp: left as it is, {reason}"):
+        photo.plan(Mode.overwrite).write(photo.source, CAPTION)
+    assert photo.xmp.read_bytes() == document
 
 
 def test_a_packet_without_a_description_gets_one(photo: Photo) -> None:

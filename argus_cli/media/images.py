@@ -195,6 +195,15 @@ def _ppm(stream: BinaryIO) -> ImageFile:
     return PpmImageFile(stream)
 
 
+def _bmp(stream: BinaryIO) -> ImageFile:
+    """Run-length coded only as large as runs of 255 make it: Pillow adds the rest bit by bit."""
+    picture = BmpImageFile(stream)
+    coded = stream.seek(0, os.SEEK_END)
+    if picture.tile[0].codec_name == "bmp_rle" and picture.width * picture.height > 255 * coded:
+        raise ImageError("truncated or damaged (more pixels than its runs can fill)")
+    return picture
+
+
 # How a file begins -> what decodes it. An ISO file (AVIF, HEIC) lists its brands in its first box.
 _FORMATS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     rb"\xff\xd8\xff": jpeg_factory,
@@ -202,7 +211,7 @@ _FORMATS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     rb"RIFF.{4}WEBP": WebPImageFile,
     rb"GIF8[79]a": GifImageFile,
     rb"II[*+]\0|MM\0[*+]": _Tiff,
-    rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0": BmpImageFile,
+    rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0": _bmp,
     rb"P[1-6f]\s": _ppm,
     rb".{4}ftyp(.{4}){0,12}?avi[fs]": AvifImageFile,
     rb".{4}ftyp(.{4}){0,12}?(he[iv][cmsx]|m[is]f1)": _heif,

@@ -90,6 +90,15 @@ def webp(frames: int) -> bytes:
 
 
 MANY = MAX_PIECES + 1
+
+
+def bmp(width: int, height: int, runs: bytes) -> bytes:
+    """Run-length coded, of one colour, red."""
+    palette, begin = b"\0\0\xff\0" * 2, 14 + 40 + 8
+    info = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 2, 0)
+    return b"BM" + struct.pack("<IHHI", begin + len(runs), 0, 0, begin) + info + palette + runs
+
+
 PICTURES: dict[str, Callable[[], bytes]] = {
     "PNG: text": lambda: png((b"zTXt", b"k\0\0" + unfolding())),
     "PNG: XMP": lambda: png((b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + unfolding())),
@@ -98,6 +107,7 @@ PICTURES: dict[str, Callable[[], bytes]] = {
     "PNG: many texts": lambda: png(*[(b"tEXt", b"k\0v")] * 50_000),
     "PNG: pixels": lambda: png((b"IDAT", unfolding())),
     "PNG: frames claimed": lambda: png((b"acTL", struct.pack(">II", 10**9, 0))),
+    "BMP: runs": lambda: bmp(13_000, 13_000, b"\0\1"),
     "GIF: frames": lambda: gif(10_000),
     "WebP: frames": lambda: webp(10_000),
     "TIFF: its own next page": lambda: tiff(following=8),
@@ -137,7 +147,11 @@ def test_a_picture(worker: Worker, bomb: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("bomb", "told"),
-    [("TIFF: strips", "in more than 262144 strips or tiles"), ("PPM: comment", "no size in its")],
+    [
+        ("TIFF: strips", "in more than 262144 strips or tiles"),
+        ("PPM: comment", "no size in its"),
+        ("BMP: runs", "more pixels than its runs"),
+    ],
 )
 def test_what_would_take_minutes_is_refused(bomb: str, told: str) -> None:
     with pytest.raises(ImageError, match=told):
@@ -148,6 +162,12 @@ def test_as_many_strips_as_rows_are_allowed() -> None:
     buffer = BytesIO()
     Image.new("L", (1, 20_000)).save(buffer, "TIFF", tiffinfo={278: 1})
     assert open_image(buffer.getvalue()).size == (1, 20_000)
+
+
+def test_runs_that_fill_a_bmp_are_allowed() -> None:
+    picture = open_image(bmp(500, 2, b"\xff\1\xf5\1\0\0" * 2 + b"\0\1"))
+    assert picture.size == (500, 2)
+    assert picture.getcolors() == [(1000, (255, 0, 0))]
 
 
 def edited(kind: str, box: bytes, at: int, layout: str, *values: int | float) -> bytes:

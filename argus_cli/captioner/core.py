@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from argus_cli.beams import beam_search
 from argus_cli.captioner.answer import Answer
 from argus_cli.captioner.film import FilmRequest, FilmStream
 from argus_cli.captioner.picture import Request, Stream
@@ -190,12 +189,7 @@ class Captioner:
     def _steps(self, ids: list[int], features: Tensor | None, sampling: Sampling) -> Iterator[Step]:
         with torch.inference_mode():
             x, cache = self._prompt(ids, features, sampling.max_new_tokens)
-            if self._by_beams([sampling]):
-                logits = self.model.next_logits(x, cache)
-                [best] = self._search(logits, cache, None, sampling.max_new_tokens)
-                steps = iter(best)
-            else:
-                steps = generate(self.model, x, cache, sampling)
+        steps = generate(self.model, x, cache, sampling)
         while True:
             with torch.inference_mode():  # not across a yield: it would leak into the caller
                 step = next(steps, None)
@@ -231,23 +225,10 @@ class Captioner:
         more = max(sampling.max_new_tokens for sampling in samplings)
         cache, padding = KVCache.joined([read.cache for read in reads], more)
         reads.clear()
-        if self._by_beams(samplings):
-            for row, steps in enumerate(self._search(logits, cache, padding, more)):
-                all(take(row, step) for step in steps[: samplings[row].max_new_tokens])
-        else:
-            generate_batch(self.model, logits, cache, padding, samplings, take)
+        generate_batch(self.model, logits, cache, padding, samplings, take)
         for answer in answers:
             answer.end()
         return answers
-
-    def _by_beams(self, samplings: Sequence[Sampling]) -> bool:
-        return self.config.beams > 1 and all(s.temperature == 0 for s in samplings)
-
-    def _search(
-        self, logits: Tensor, cache: KVCache, padding: Tensor | None, tokens: int
-    ) -> list[list[Step]]:
-        beams, ends = self.config.beams, self.config.eos_token_ids
-        return beam_search(self.model, logits, cache, padding, beams, tokens, ends)
 
     def _prompt(self, ids: list[int], features: Tensor | None, more: int) -> tuple[Tensor, KVCache]:
         """A prompt's embeddings, and a cache for it and ``more`` tokens."""

@@ -52,9 +52,7 @@ _PREPROCESS_ONLY = {
 
 # No model comes near these. What a stranger's file claims is refused before anything of that size
 # is made.
-_MOST = {
-    "num_hidden_layers": 256, "blocks": 64, "repeats": 64, "image_size": 4096, "num_beams": 16,
-}  # fmt: skip
+_MOST = {"num_hidden_layers": 256, "blocks": 64, "repeats": 64, "image_size": 4096}
 _MOST_ELSEWHERE = 2**20
 _MOST_TOKENS = 4096  # of a tile
 _MOST_TILES = 16  # on a side
@@ -167,7 +165,6 @@ class CheckpointConfig:
     preprocess: PreprocessConfig
     eos_token_ids: tuple[int, ...]
     calibration: Calibration | None = None  # none of the hub's checkpoints has one
-    beams: int = 1  # of a greedy answer
 
 
 def read_config(folder: Path) -> CheckpointConfig:
@@ -185,7 +182,6 @@ def read_config(folder: Path) -> CheckpointConfig:
         path = folder / "generation_config.json"
         eos = parse_eos(generation["eos_token_id"])
         calibration = parse_calibration(generation.get("calibration"))
-        beams = _number("num_beams", generation.get("num_beams", 1))
     except KeyError as error:
         raise ModelDamaged(f"{path}: the key {error} is missing") from None
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -195,7 +191,7 @@ def read_config(folder: Path) -> CheckpointConfig:
             f"{folder / 'preprocessor_config.json'}: tiles of {tiles.tile} px, but "
             f"config.json's vision_config.image_size is {model.vision.image_size}"
         )
-    return CheckpointConfig(model, tiles, eos, calibration, beams)
+    return CheckpointConfig(model, tiles, eos, calibration)
 
 
 def parse_model(raw: dict[str, Any]) -> ModelConfig:

@@ -19,7 +19,7 @@ LEVELS = (
     ("media", "zoo", "output", "models", "timeline",
      "smolvlm.config", "smolvlm.tiling", "smolvlm.prompt", "smolvlm.tokenizer"),
     ("device", "generation"),
-    ("beams", "smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
+    ("smolvlm.cache", "smolvlm.stem", "smolvlm.vision",
      "smolvlm.connector", "smolvlm.decoder", "smolvlm.model", "smolvlm.kernels",
      "smolvlm.weights", "picture_reader", "film_reader"),
     ("captioner",),

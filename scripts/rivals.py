@@ -158,7 +158,7 @@ def openvino(given: Material) -> Rival:
 
 
 def onnxruntime(given: Material) -> Rival:
-    """The tower alone, tile by tile, which is how it is fastest."""
+    """The tower alone, tile by tile."""
     import onnx  # noqa: F401  what torch exports with
     import onnxruntime as ort
 

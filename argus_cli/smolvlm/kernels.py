@@ -143,9 +143,8 @@ class StoredLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        if (
-            x.shape[:-1].numel() > self.few or x.shape[-1] % 16
-        ):  # what the 8-bit kernel reads at once
+        reads_16 = x.shape[-1] % 16 == 0  # numbers at a time, as the 8-bit kernel does
+        if x.shape[:-1].numel() > self.few or not reads_16:
             return F.linear(x, self.unpacked().to(x.dtype))
         return self.product(x.bfloat16()).to(x.dtype)
 
@@ -183,7 +182,7 @@ class Int8Linear(StoredLinear):
         self.weight = (weight.float() / self.scale[:, None]).round_().to(torch.int8)
 
     def product(self, x: Tensor) -> Tensor:
-        rows = x.view(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1])
         y = torch._weight_int8pack_mm(rows, self.weight, self.scale)
         return y.view(*x.shape[:-1], -1)
 

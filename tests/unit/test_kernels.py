@@ -138,6 +138,14 @@ def test_int8_row_in_a_batch_is_the_row_alone() -> None:
     assert torch.equal(linear(x), torch.cat([linear(row[None]) for row in x]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_takes_some_of_several_positions(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(3, 5, 64, dtype=dtype)
+    for some in (x[:, -1], x[:, 1:3]):
+        assert torch.equal(linear(some), linear(some.contiguous()))
+
+
 @pytest.mark.parametrize("size", [40, 72])
 def test_int8_takes_rows_of_any_length(size: int) -> None:
     linear = kernels.Int8Linear(torch.ones(48, size))

@@ -1,10 +1,12 @@
 """Score a model on photos as its users meet it: photos in, captions out.
 
   python scripts/evaluate.py dev -o runs/dev.jsonl         Flickr8k: CIDEr and BLEU-4
+  python scripts/evaluate.py coco                          a twentieth of COCO's: the same
   python scripts/evaluate.py labelled -o runs/labelled.jsonl   is the main thing named?
 
-dev and test are Flickr8k's, scored by pycocoevalcap with its tokenizer (needs Java); labelled is
-the tenth of the labelled photos that no training saw. The last line is one JSON document.
+dev and test are Flickr8k's; they and coco are scored by pycocoevalcap with its tokenizer (needs
+Java). labelled is the tenth of the labelled photos that no training saw, as coco is. The last line
+is one JSON document.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from glimpse_data import Photo, flickr8k, labelled
+from glimpse_data import Photo, caption_files, coco, flickr8k, labelled
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
@@ -43,7 +45,7 @@ def content(text: str) -> set[str]:
 
 
 def is_right(photo: Photo, caption: str, split: str) -> bool:
-    """Of a labelled photo: its main thing is named. Of Flickr8k: people used at least half of the
+    """Of a labelled photo: its main thing is named. Of others: people used at least half of the
     caption's words for it."""
     said, known = content(caption), set[str]().union(*map(content, photo.captions))
     if split == "labelled":
@@ -68,6 +70,9 @@ def scores(photos: list[Photo], captions: list[str]) -> dict[str, float]:
 
 def photos_of(options: argparse.Namespace) -> list[Photo]:
     """The photos to caption; a few of each label."""
+    if options.split == "coco":
+        files = caption_files(options.labels, options.captions)
+        return coco(files, options.photos, held_out=True)[: options.limit]
     if options.split != "labelled":
         found = flickr8k(options.labels, options.photos / "flickr8k", options.split)
         return found[: options.limit]
@@ -81,11 +86,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("split", choices=("dev", "test", "labelled"))
+    parser.add_argument("split", choices=("dev", "test", "coco", "labelled"))
     parser.add_argument("--model", default="glimpse")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
     parser.add_argument("--photos", type=Path, default=Path("data/photos"))
+    parser.add_argument("--captions", type=Path, default=Path("data/captions"), help="of COCO")
     parser.add_argument("--limit", type=int, help="photos, or photos of each label")
     parser.add_argument("-o", "--output", type=Path, help="captions as JSON lines")
     options = parser.parse_args()

@@ -53,6 +53,39 @@ def flickr8k(labels: Path, photos: Path, split: str) -> list[Photo]:
     return [Photo(paths[name], tuple(by_name[name])) for name in names]
 
 
+def caption_files(labels: Path, more: Path) -> list[Path]:
+    """Where COCO's captions are: those of val2017 and what was found besides."""
+    return [labels / "coco_captions_val2017.json", *sorted(more.glob("*.*"))]
+
+
+_COCO_ID = re.compile(r"\d{12}")  # in a photo's file name
+
+
+def coco(captions: list[Path], photos: Path, *, held_out: bool = False) -> list[Photo]:
+    """The photos below ``photos`` that people described in one of the caption files; a twentieth
+    is kept apart.
+
+    The files are what COCO publishes (annotations with image_id and caption), that list alone, or
+    a CSV with these columns.
+    """
+    by_id: dict[int, dict[str, None]] = {}
+    for path in captions:
+        with path.open(newline="", encoding="utf-8") as file:
+            if path.suffix == ".csv":
+                rows = list(csv.DictReader(file))
+            else:
+                content = json.load(file)
+                rows = content["annotations"] if isinstance(content, dict) else content
+        for row in rows:
+            by_id.setdefault(int(row["image_id"]), {})[clean(row["caption"])] = None
+    paths = {}  # by id: the same photo may be there in several sizes
+    for path in sorted(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size):
+        if found := _COCO_ID.search(path.stem):
+            paths[int(found[0])] = path
+    known = sorted(key for key in paths.keys() & by_id.keys() if (key % 20 == 0) == held_out)
+    return [Photo(paths[key], tuple(by_id[key])) for key in known]
+
+
 def sentences(labels: Path) -> list[str]:
     """Every caption sentence without its photo: Flickr30k, COCO val, MSVD, Flickr8k train."""
     found: list[str] = []

@@ -19,10 +19,11 @@ import random
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ import torch.nn.functional as F
 from glimpse_data import (
     SIDE,
     PackedPhoto,
+    caption_files,
+    coco,
     flickr8k,
     labelled,
     pack,
@@ -166,6 +169,8 @@ def pack_photos(options: argparse.Namespace) -> None:
     """The shards that all later stages read."""
     for split in ("train", "dev"):
         pack(flickr8k(options.labels, options.photos / "flickr8k", split), RUN / "shards" / split)
+    captions = caption_files(options.labels, options.captions)
+    pack(coco(captions, options.photos), RUN / "shards/coco")
     pack(labelled(options.photos), RUN / "shards/labelled")
 
 
@@ -300,6 +305,7 @@ class Example:
     tile: np.ndarray
     beginning: list[int]
     answers: list[list[int]]
+    kind: int = -100  # which of the labels it has, if any
 
     @property
     def row(self) -> Row:
@@ -309,11 +315,17 @@ class Example:
 class Batches(Dataset[list[Example]]):
     """Batches by their number, each made from it alone: a run goes on anywhere.
 
-    sources: photos and how many of them are in a batch.
+    sources: photos and how many of them are in a batch. kinds: numbers of the labels, by the first
+    caption of the photos that have one; of their captions, made of templates, two are enough.
     """
 
-    def __init__(self, sources: Sequence[tuple[list[PackedPhoto], int]], encoder: Encoder):
-        self.sources, self.encoder = sources, encoder
+    def __init__(
+        self,
+        sources: Sequence[tuple[list[PackedPhoto], int]],
+        encoder: Encoder,
+        kinds: Mapping[str, int] = MappingProxyType({}),
+    ):
+        self.sources, self.encoder, self.kinds = sources, encoder, kinds
 
     def __getitem__(self, number: int) -> list[Example]:
         rng = random.Random(number)
@@ -324,11 +336,14 @@ class Batches(Dataset[list[Example]]):
         ]
 
     def example(self, photos: list[PackedPhoto], index: int, rng: random.Random) -> Example:
-        tile, mirrored = view(photos[index].open(), rng)
-        texts = list(usable(photos[index].captions, mirrored) or ("A photo.",))
+        photo = photos[index]
+        tile, mirrored = view(photo.open(), rng)
+        kind = self.kinds.get(photo.captions[0], -100)
+        texts = list(usable(photo.captions, mirrored) or ("A photo.",))
         rng.shuffle(texts)
-        answers = [self.encoder.answer(text)[:36] for text in texts[:5]]
-        return Example(index, tile, self.encoder.beginning(rng.choice(PROMPTS), TOKENS), answers)
+        answers = [self.encoder.answer(text)[:36] for text in texts[: 5 if kind < 0 else 2]]
+        beginning = self.encoder.beginning(rng.choice(PROMPTS), TOKENS)
+        return Example(index, tile, beginning, answers, kind)
 
 
 def places(photos: int, share: int, batch: int) -> list[int]:
@@ -479,7 +494,15 @@ def caption_loss(model: SmolVLM, examples: list[Example], smoothing: float) -> T
     ids, segments, positions, targets = collate([e.row for e in examples]).to(device)
     features = image_features(model, stack((e.tile for e in examples), device))
     x = model.embed(ids, features)
-    return answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
+    loss = answer_loss(model, decode_packed(model, x, segments, positions), targets, smoothing)
+    kinds = torch.tensor([e.kind for e in examples], device=device)
+    if not (kinds >= 0).any():
+        return loss
+    scores = model.class_head(features.mean(1))
+    return loss + CLASS_SHARE * F.cross_entropy(scores, kinds, label_smoothing=smoothing)
+
+
+CLASS_SHARE = 0.3  # of the loss of naming a photo's label, beside that of its captions
 
 
 def image_features(model: SmolVLM, tiles: Tensor) -> Tensor:
@@ -506,11 +529,16 @@ def train_captions(options: argparse.Namespace) -> None:
     model.load_state_dict(weights, strict=False)
     add_dropout(model, 0.2)
     freeze(model, FROZEN)
+    photos = {name: unpack(RUN / "shards" / name) for name in ("train", "coco", "labelled")}
+    named = sorted({photo.captions[0] for photo in photos["labelled"]})
+    kinds = {name: number for number, name in enumerate(named)}
+    # What the tower's features are asked beside the captions: a label is one word in a hundred.
+    model.class_head = nn.Linear(model.config.text.hidden_size, len(kinds))
     trainer = Trainer(model, RUN / "captions.pt", options, rate=options.rate)
-    sources = [(unpack(RUN / "shards/train"), 12), (unpack(RUN / "shards/labelled"), 8)]
+    sources = [(photos["train"], 9), (photos["coco"], 6), (photos["labelled"], 9)]
     dev = unpack(RUN / "shards/dev")
     model.train()
-    for examples in loader(Batches(sources, encoder), options, trainer.step):
+    for examples in loader(Batches(sources, encoder, kinds), options, trainer.step):
         with trainer.autocast():
             loss = caption_loss(model, examples, 0.1)
         trainer.update(loss)
@@ -678,6 +706,8 @@ def averaged(path: Path) -> tuple[dict[str, Tensor], str]:
     state = torch.load(path, weights_only=True)
     weights = state["model"] | state["average"]
     del weights["lm_head.weight"]  # tied to the embeddings
+    for name in [name for name in weights if name.startswith("class_head.")]:
+        del weights[name]  # of use to the training alone
     return weights, f"{path.stem} step {state['step']}"
 
 
@@ -757,6 +787,9 @@ def main() -> None:
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--labels", type=Path, default=Path("../shared/data/labels"))
     parser.add_argument("--photos", type=Path, default=Path("data/photos"))
+    parser.add_argument(
+        "--captions", type=Path, default=Path("data/captions"), help="pack: more captions of COCO"
+    )
     parser.add_argument("--steps", type=int, default=2000, help="steps in all of text or captions")
     parser.add_argument("--rate", type=float, default=5e-4, help="captions: of learning, at most")
     parser.add_argument("--workers", type=int, default=0, help="processes that open the photos")

@@ -115,41 +115,77 @@ def test_equal_tiles_cost_the_tower_one() -> None:
     assert torch.equal(features, model.encode_tiles(tiles)[[0, 1, 0, 0, 1]])
 
 
-def test_int8_rows_are_rounded_to_a_127th_of_their_largest_weight() -> None:
+STORED = pytest.mark.parametrize(
+    # Of sums of 64 terms: in another order, and of numbers rounded to 2^-9 on their way in and out.
+    ("linear", "tolerance"), [(kernels.Int8Linear, 1e-5), (kernels.NarrowLinear, 2**-7)]
+)  # fmt: skip
+Stored = type[kernels.StoredLinear]
+
+
+def test_int8_weights_are_rounded_to_a_255th_of_their_range() -> None:
     torch.manual_seed(0)
     weight = torch.randn(48, 64)
-    largest = weight.abs().amax(1)
-    weights = kernels.Int8Linear(weight)(torch.eye(64))  # more rows than are a few: exact
-    # A scale is rounded upwards to 8 bits.
-    assert ((weights.T - weight).abs() <= largest[:, None] / 127 * 0.5001 * (1 + 2**-7)).all()
+    linear = kernels.Int8Linear(weight)
+    largest = weight.abs().amax(1, keepdim=True)
+    blocks = (weight / largest).view(linear.blocks, -1, 64)
+    step = (blocks.amax(1) - blocks.amin(1)) / 255  # of each input in each block
+    weights = (linear(torch.eye(64)).T / largest).view_as(blocks)  # more rows than are a few
+    assert ((weights - blocks).abs() <= step[:, None] * 0.5001).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 8, 32])
-def test_int8_gives_few_rows_what_it_gives_many(rows: int) -> None:
+@STORED
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 16])
+def test_stored_weights_give_few_rows_what_they_give_many(
+    linear: Stored, tolerance: float, rows: int
+) -> None:
     torch.manual_seed(0)
-    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(64, 64)
-    # Few rows pass through bfloat16 on their way in and out, 2^-9 each; sums of 64 terms.
-    assert largest_difference(linear(x[:rows]), linear(x)[:rows]) < 2**-7
+    layer, x = linear(torch.randn(48, 64).bfloat16()), torch.randn(64, 64)
+    assert largest_difference(layer(x[:rows]), layer(x)[:rows]) < tolerance
 
 
-def test_int8_row_in_a_batch_is_the_row_alone() -> None:
+@STORED
+def test_stored_weights_give_a_row_in_a_batch_what_they_give_it_alone(
+    linear: Stored, tolerance: float
+) -> None:
     torch.manual_seed(0)
-    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(8, 1, 64)
-    assert torch.equal(linear(x), torch.cat([linear(row[None]) for row in x]))
+    layer, x = linear(torch.randn(48, 64).bfloat16()), torch.randn(8, 1, 64)
+    assert torch.equal(layer(x), torch.cat([layer(row[None]) for row in x]))
 
 
+@STORED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_int8_takes_some_of_several_positions(dtype: torch.dtype) -> None:
+def test_stored_weights_take_some_of_several_positions(
+    linear: Stored, tolerance: float, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
-    linear, x = kernels.Int8Linear(torch.randn(48, 64)), torch.randn(3, 5, 64, dtype=dtype)
+    layer, x = linear(torch.randn(48, 64).bfloat16()), torch.randn(3, 5, 64, dtype=dtype)
     for some in (x[:, -1], x[:, 1:3]):
-        assert torch.equal(linear(some), linear(some.contiguous()))
+        assert torch.equal(layer(some), layer(some.contiguous()))
+        assert layer(some).dtype == dtype
 
 
-@pytest.mark.parametrize("size", [40, 72])
-def test_int8_takes_rows_of_any_length(size: int) -> None:
-    linear = kernels.Int8Linear(torch.ones(48, size))
-    assert torch.allclose(linear(torch.ones(1, size)), torch.tensor(float(size)), rtol=1 / 254)
+@STORED
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 40), (50, 72), (7, 5), (1024, 33)])
+def test_stored_weights_take_any_shape(
+    linear: Stored, tolerance: float, outputs: int, inputs: int
+) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(outputs, inputs).bfloat16()
+    for rows in (1, 40):
+        y = linear(weight)(torch.ones(rows, inputs))
+        exact = weight.float().sum(1).expand_as(y)
+        assert y.shape == (rows, outputs)
+        # In 8 bits a weight is off by half of a 255th of a range of about 8.
+        assert largest_difference(y, exact) < 2**-6
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("outputs", [576, 960, 1600, 3072, 5120, 16384, 49280])
+def test_threads_have_equal_shares_of_a_table(outputs: int, threads: int) -> None:
+    columns = kernels.bag_columns(outputs, threads)
+    blocks = outputs // columns
+    assert outputs % columns == 0 and columns % 16 == 0 and columns <= 384
+    assert blocks / (-(-blocks // threads) * threads) >= 0.75
 
 
 def test_int8_does_not_overflow_float16() -> None:
@@ -175,7 +211,7 @@ def test_widened_model_reads_bfloat16_where_memory_is_what_counts() -> None:
     assert torch.equal(fast.text_model(x), exact.text_model(x))
     held = [m for m in fast.modules() if isinstance(m, kernels.NarrowLinear)]
     assert len(held) == 4 * CONFIG.text.num_hidden_layers + 1
-    assert all(m.packed.weight.dtype == torch.bfloat16 for m in held)
+    assert all(m.table.dtype == torch.bfloat16 for m in held)
     assert fast.dtype == torch.bfloat16
 
 
@@ -188,7 +224,7 @@ def test_int8_head_and_decoder_but_not_the_tower() -> None:
         for t in vars(m).values()
         if torch.is_tensor(t)
     }
-    assert torch.int8 not in kept
+    assert torch.uint8 not in kept
     layers = [m for m in model.modules() if isinstance(m, kernels.Int8Linear)]
     assert len(layers) == 4 * CONFIG.text.num_hidden_layers + 1
     assert model.dtype == torch.float32

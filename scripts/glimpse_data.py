@@ -47,7 +47,8 @@ def flickr8k(labels: Path, photos: Path, split: str) -> list[Photo]:
             by_name.setdefault(row["image"], []).append(clean(row["caption"]))
     names = (labels / f"flickr8k_splits/Flickr_8k.{split}Images.txt").read_text().split()
     names = [name for name in names if name in by_name]  # the lists name a few without captions
-    paths = {path.name: path for path in photos.rglob("*.jpg")}
+    largest = sorted(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size)
+    paths = {path.name: path for path in largest}  # some are there in their own shape too
     if missing := [name for name in names if name not in paths]:
         raise SystemExit(f"{photos}: {len(missing)} photos are missing, {missing[0]} for one")
     return [Photo(paths[name], tuple(by_name[name])) for name in names]
@@ -68,7 +69,7 @@ def coco(captions: list[Path], photos: Path, *, held_out: bool = False) -> list[
     The files are what COCO publishes (annotations with image_id and caption), that list alone, or
     a CSV with these columns.
     """
-    by_id: dict[int, dict[str, None]] = {}
+    by_id: dict[int, dict[str, str]] = {}  # by its letters: some copies have lost the rest
     for path in captions:
         with path.open(newline="", encoding="utf-8") as file:
             if path.suffix == ".csv":
@@ -77,13 +78,18 @@ def coco(captions: list[Path], photos: Path, *, held_out: bool = False) -> list[
                 content = json.load(file)
                 rows = content["annotations"] if isinstance(content, dict) else content
         for row in rows:
-            by_id.setdefault(int(row["image_id"]), {})[clean(row["caption"])] = None
+            text = clean(row["caption"])
+            by_id.setdefault(int(row["image_id"]), {}).setdefault(_letters(text), text)
     paths = {}  # by id: the same photo may be there in several sizes
     for path in sorted(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size):
         if found := _COCO_ID.search(path.stem):
             paths[int(found[0])] = path
     known = sorted(key for key in paths.keys() & by_id.keys() if (key % 20 == 0) == held_out)
-    return [Photo(paths[key], tuple(by_id[key])) for key in known]
+    return [Photo(paths[key], tuple(by_id[key].values())) for key in known]
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def sentences(labels: Path) -> list[str]:

@@ -535,7 +535,7 @@ def train_captions(options: argparse.Namespace) -> None:
     # What the tower's features are asked beside the captions: a label is one word in a hundred.
     model.class_head = nn.Linear(model.config.text.hidden_size, len(kinds))
     trainer = Trainer(model, RUN / "captions.pt", options, rate=options.rate)
-    sources = [(photos["train"], 9), (photos["coco"], 6), (photos["labelled"], 9)]
+    sources = [(photos["train"], 7), (photos["coco"], 9), (photos["labelled"], 8)]
     dev = unpack(RUN / "shards/dev")
     model.train()
     for examples in loader(Batches(sources, encoder, kinds), options, trainer.step):
@@ -568,14 +568,16 @@ def train_critic(options: argparse.Namespace) -> None:
     freeze(model, ("first", "blocks"))
     trainer = Trainer(model, RUN / "critic.pt", options, rate=1e-4)
     dev = unpack(RUN / "shards/dev")
-    sources = [(unpack(RUN / "shards/train"), 12), (unpack(RUN / "shards/labelled"), 5)]
+    photos = {name: unpack(RUN / "shards" / name) for name in ("train", "coco", "labelled")}
+    judged = [photo for photo in photos["coco"] if len(photo.captions) >= 4]  # one says too little
+    sources = [(photos["train"], 9), (judged, 4), (photos["labelled"], 4)]
     critics = [
         Cider([[words(text) for text in photo.captions] for photo in photos])
         for photos, _ in sources
     ]
     judges = [  # a label's few sentences are met word by word, which scores ten times as much
         (critic, scale)
-        for critic, scale, (_, share) in zip(critics, (1.0, 0.1), sources, strict=True)
+        for critic, scale, (_, share) in zip(critics, (1.0, 1.0, 0.1), sources, strict=True)
         for _ in range(share)
     ]
     model.eval()  # samples and their probabilities must come from the same model: no dropout

@@ -47,6 +47,6 @@ def test_bfloat16_captions_too(captioner: argus_cli.Captioner) -> None:
 
 
 def test_stream_pieces_are_the_caption(captioner: argus_cli.Captioner) -> None:
-    stream = captioner.stream(PHOTOS / "cat.jpg")
+    stream = captioner.stream(PHOTOS / "astronaut.jpg")
     pieces = list(stream)
     assert len(pieces) > 1 and "".join(pieces).strip() == stream.result.caption

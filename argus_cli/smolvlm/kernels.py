@@ -137,8 +137,8 @@ class StoredLinear(nn.Module):
 
     A few rows, as when tokens are written, are what an embedding bag computes: a weighted sum of
     a table's rows, here those of the transposed weight, cut into blocks of columns that threads
-    share. PyTorch's kernel for it (FBGEMM's) reads memory ahead: 23 GB/s in 16 bits and 22 in 8 on
-    two cores, where the products made for such weights reached 17 and 15. Many rows, as in a
+    share. PyTorch's kernel for it (FBGEMM's) reads memory ahead: 23 GB/s in 16 bits and 20 in 8 on
+    two cores, where the products made for such weights reached 18 and 13. Many rows, as in a
     prompt, pay for the weight's way back to ``x``'s dtype.
     """
 

@@ -163,7 +163,7 @@ class StoredLinear(nn.Module):
             return x @ weight.flatten(1)
         shares = x.new_empty(self.blocks, rows, self.inputs, dtype=self.dtype)
         shares.copy_(x.reshape(rows, self.inputs))
-        sums = self.bags(*bags(self.blocks, rows, self.inputs), shares.view(-1))
+        sums = self.summed(*bags(self.blocks, rows, self.inputs), shares.view(-1))
         y = sums.view(self.blocks, rows, -1).transpose(0, 1)
         return y.reshape(*x.shape[:-1], self.outputs).to(x.dtype)
 
@@ -175,7 +175,7 @@ class StoredLinear(nn.Module):
         """What is held as a table [blocks * in, columns] again."""
         raise NotImplementedError
 
-    def bags(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
+    def summed(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
         """Sums of rows ``index`` of the table times ``shares``, from each start on: [bags,
         columns]."""
         raise NotImplementedError
@@ -214,7 +214,7 @@ class NarrowLinear(StoredLinear):
     def floats(self) -> Tensor:
         return self.table
 
-    def bags(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
+    def summed(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
         how = (False, 0, False)  # gradients by frequency, mode: sum, sparse gradients
         sums, *_ = torch.ops.aten._embedding_bag_forward_only(
             self.table, index, starts, *how, shares
@@ -238,7 +238,7 @@ class Int8Linear(StoredLinear):
     def floats(self) -> Tensor:
         return self._scaled(torch.ops.quantized.embedding_bag_byte_unpack(self.table))
 
-    def bags(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
+    def summed(self, index: Tensor, starts: Tensor, shares: Tensor) -> Tensor:
         how = (False, 0, False)  # gradients by frequency, mode: sum, pruned
         return self._scaled(
             torch.ops.quantized.embedding_bag_byte_rowwise_offsets(

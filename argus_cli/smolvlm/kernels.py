@@ -319,10 +319,13 @@ class Rotary(nn.Module):
         self.config = plain.config
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """Positions [B or 1, T] -> complex64 [B or 1, T, 1, d/2]."""
+        """Positions [B or 1, T] -> complex64 [B or 1, T, Q + 2 K, d/2]; values turn by nothing."""
         cos, sin = decoder.rotary_table(positions, self.config, torch.float32)
         half = self.config.head_dim // 2
-        return torch.complex(cos[..., half:], sin[..., half:]).transpose(1, 2)
+        turns = torch.complex(cos[..., half:], sin[..., half:]).transpose(1, 2)
+        shared = self.config.num_key_value_heads
+        turning = turns.expand(-1, -1, self.config.num_attention_heads + shared, -1)
+        return F.pad(turning, (0, 0, 0, shared), value=1.0)
 
 
 def paired(weight: Tensor, head_dim: int) -> Tensor:
@@ -339,8 +342,9 @@ class Attention(nn.Module):
     def __init__(self, plain: decoder.Attention, linear: Callable[[Tensor], nn.Module]):
         super().__init__()
         d = self.head_dim = plain.head_dim
-        self.queries = plain.q_proj.out_features // d
-        self.shared = plain.k_proj.out_features // d
+        self.heads = [
+            layer.out_features // d for layer in (plain.q_proj, plain.k_proj, plain.v_proj)
+        ]
         q, k = (paired(layer.weight, d) for layer in (plain.q_proj, plain.k_proj))
         self.qkv_proj = linear(torch.cat((q, k, plain.v_proj.weight)))
         self.o_proj = linear(plain.o_proj.weight)
@@ -354,24 +358,22 @@ class Attention(nn.Module):
         cache: KVCache | None,
     ) -> Tensor:
         """[B, T, H] -> [B, T, H]; without a mask several new positions attend causally."""
-        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # [B, T, Q + 2 K, d]
-        turning, v = torch.split(heads, [self.queries + self.shared, self.shared], 2)
-        pairs = torch.view_as_complex(turning.float().view(*turning.shape[:-1], -1, 2))
-        turned = torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-        q, k = torch.split(turned.transpose(1, 2), [self.queries, self.shared], 1)
-        v = v.transpose(1, 2)
+        qkv = self.qkv_proj(x).float()
+        torch.view_as_complex(qkv.unflatten(-1, (-1, self.head_dim // 2, 2))).mul_(turns)
+        heads = qkv.to(x.dtype).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = torch.split(heads, self.heads, 1)  # [B, Q or K, T, d]
         if cache is not None:
             k, v = cache.update(layer, k, v)
         if x.shape[1] == 1:
             # The queries of a group become the rows of one product, that reads the keys once.
-            q = q.reshape(len(q), self.shared, -1, self.head_dim)  # [B, K, Q / K, d]
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            mixed = mixed.flatten(1, 2)[:, :, None]
+            q = q.reshape(len(q), k.shape[1], -1, self.head_dim)  # [B, K, Q / K, d]
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).flatten(1)[:, None]
         else:
             mixed = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
             )
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+            mixed = mixed.transpose(1, 2).flatten(2)
+        return self.o_proj(mixed)  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):

@@ -599,7 +599,7 @@ class Repeats:
     that are never quite wrong."""
 
     def __init__(self) -> None:
-        self.lately: deque[tuple[str, ...]] = deque(maxlen=6500)
+        self.lately: deque[tuple[str, ...]] = deque(maxlen=6500)  # about a hundred batches
         self.counts: Counter[tuple[str, ...]] = Counter()
 
     def __call__(self, said: list[str]) -> float:

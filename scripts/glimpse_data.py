@@ -235,15 +235,18 @@ def whole(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
 
 
-def view(picture: Image.Image, rng: random.Random) -> tuple[np.ndarray, bool]:
+def view(
+    picture: Image.Image, rng: random.Random, smallest: float = 0.5
+) -> tuple[np.ndarray, bool]:
     """One random view of a photo, uint8 [SIDE, SIDE, 3], and whether it is mirrored.
 
-    Crops of varied aspect (Flickr8k's copies are squeezed, users' photos are not), colours a bit
-    off, mirrored half of the time; nothing that would make a caption wrong.
+    Crops of varied aspect (Flickr8k's copies are squeezed, users' photos are not) and of at least
+    ``smallest`` of the photo, colours a bit off, mirrored half of the time; nothing that would make
+    a caption wrong.
     """
     box = None
     if rng.random() < 0.75:
-        area, aspect = rng.uniform(0.5, 1.0), math.exp(rng.uniform(-0.4, 0.4))
+        area, aspect = rng.uniform(smallest, 1.0), math.exp(rng.uniform(-0.4, 0.4))
         width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
         left, top = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
         w, h = picture.size

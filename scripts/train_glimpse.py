@@ -326,7 +326,8 @@ class Source:
 class Batches(Dataset[list[Example]]):
     """Batches by their number, each made from it alone: a run goes on anywhere.
 
-    kinds: numbers of the labels, by the first caption of the photos that have one.
+    kinds: numbers of the labels, by the first caption of the photos that have one. smallest: of
+    the crops, the share of the photo that they keep.
     """
 
     def __init__(
@@ -334,8 +335,10 @@ class Batches(Dataset[list[Example]]):
         sources: Sequence[Source],
         encoder: Encoder,
         kinds: Mapping[str, int] = MappingProxyType({}),
+        smallest: float = 0.5,
     ):
         self.sources, self.encoder, self.kinds = sources, encoder, kinds
+        self.smallest = smallest
 
     def __getitem__(self, number: int) -> list[Example]:
         rng = random.Random(number)
@@ -347,7 +350,7 @@ class Batches(Dataset[list[Example]]):
 
     def example(self, source: Source, index: int, rng: random.Random) -> Example:
         photo = source.photos[index]
-        tile, mirrored = view(photo.open(), rng)
+        tile, mirrored = view(photo.open(), rng, self.smallest)
         kind = self.kinds.get(photo.captions[0], -100)
         texts = list(usable(photo.captions, mirrored) or ("A photo.",))
         rng.shuffle(texts)
@@ -604,7 +607,7 @@ class Repeats:
 
     def __call__(self, said: list[str]) -> float:
         sentence = tuple(said)
-        cost = 0.05 * math.log1p(self.counts[sentence])
+        cost = 0.08 * math.log1p(self.counts[sentence])
         if len(self.lately) == self.lately.maxlen:
             self.counts[self.lately[0]] -= 1
         self.lately.append(sentence)
@@ -629,7 +632,11 @@ class Judge:
 def train_critic(options: argparse.Namespace) -> None:
     encoder = Encoder(load_tokenizer())
     model = build_model()
-    model.load_state_dict(averaged(RUN / "captions.pt")[0], strict=False)
+    if options.start is not None:
+        weights = exported_weights(options.start)
+    else:
+        weights = averaged(RUN / "captions.pt")[0]
+    model.load_state_dict(weights, strict=False)
     keep_stem(model)
     trainer = Trainer(model, RUN / "critic.pt", options, rate=1e-4)
     dev = unpack(RUN / "shards/dev")
@@ -637,7 +644,7 @@ def train_critic(options: argparse.Namespace) -> None:
     judged = [photo for photo in photos["coco"] if len(photo.captions) >= 4]  # one says too little
     sources = [
         Source(some, share, captions=0)
-        for some, share in ((photos["train"], 9), (judged, 5), (photos["labelled"], 6))
+        for some, share in ((photos["train"], 10), (judged, 5), (photos["labelled"], 5))
     ]
     repeats = Repeats()
     judging = (
@@ -651,7 +658,9 @@ def train_critic(options: argparse.Namespace) -> None:
     ]
     model.eval()  # samples and their probabilities must come from the same model: no dropout
     rewards: list[list[float]] = []
-    for examples in loader(Batches(sources, encoder), options, trainer.step):
+    # What was cropped away can't be said: rewards for it would be noise.
+    batches = Batches(sources, encoder, smallest=0.8)
+    for examples in loader(batches, options, trainer.step):
         with trainer.autocast():
             features = image_features(model, stack((e.tile for e in examples), model.device))
             ids = [e.beginning for e in examples]
@@ -879,7 +888,7 @@ def main() -> None:
         "--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu"
     )
     parser.add_argument(
-        "--start", type=Path, help="captions: begin with the weights of this exported model"
+        "--start", type=Path, help="captions, critic: begin with this exported model's weights"
     )
     parser.add_argument(
         "--mix", nargs="+", metavar="NAME=SHARE", default=["captions.pt=0.67", "critic.pt=0.33"],

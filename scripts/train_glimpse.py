@@ -547,8 +547,8 @@ def train_captions(options: argparse.Namespace) -> None:
     else:
         freeze(model, FROZEN)
     photos = {name: unpack(RUN / "shards" / name) for name in ("train", "coco", "labelled")}
-    named = sorted({photo.captions[0] for photo in photos["labelled"]})
-    kinds = {name: number for number, name in enumerate(named)}
+    labels = sorted({photo.captions[0] for photo in photos["labelled"]})
+    kinds = {label: number for number, label in enumerate(labels)}
     # What the tower's features are asked beside the captions: a label is one word in a hundred.
     model.class_head = nn.Linear(model.config.text.hidden_size, len(kinds))
     trainer = Trainer(model, RUN / "captions.pt", options, rate=options.rate)
@@ -638,13 +638,13 @@ def train_critic(options: argparse.Namespace) -> None:
         weights = averaged(RUN / "captions.pt")[0]
     model.load_state_dict(weights, strict=False)
     keep_stem(model)
-    trainer = Trainer(model, RUN / "critic.pt", options, rate=1e-4)
+    trainer = Trainer(model, RUN / "critic.pt", options, rate=4e-5)
     dev = unpack(RUN / "shards/dev")
     photos = {name: unpack(RUN / "shards" / name) for name in ("train", "coco", "labelled")}
     judged = [photo for photo in photos["coco"] if len(photo.captions) >= 4]  # one says too little
     sources = [
         Source(some, share, captions=0)
-        for some, share in ((photos["train"], 10), (judged, 5), (photos["labelled"], 5))
+        for some, share in ((photos["train"], 13), (judged, 5), (photos["labelled"], 2))
     ]
     repeats = Repeats()
     judging = (

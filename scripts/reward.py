@@ -20,6 +20,21 @@ def words(caption: str, *, ended: bool = True) -> list[str]:
     return [*found, "</s>"] if ended else found
 
 
+# What a sentence may say twice, and what none ends with.
+_SMALL = frozenset(
+    """a an and the of in on at with to for from by up down is are be being his her their its two
+    three one some into while near next front other""".split()
+)
+
+
+def faults(tokens: Sequence[str]) -> int:
+    """Words that say again what was said, as in "a man in a hat is wearing a hat", and a break in
+    the middle of a sentence, as in "two dogs are": CIDEr hardly minds them."""
+    told = [token for token in tokens if token not in _SMALL and token != "</s>"]
+    broken = tokens[-1:] == ["</s>"] and len(tokens) > 1 and tokens[-2] in _SMALL - {"up", "down"}
+    return len(told) - len(set(told)) + broken
+
+
 def ngrams(tokens: Sequence[str]) -> Grams:
     """How often each run of one to four words occurs."""
     return Counter(

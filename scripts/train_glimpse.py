@@ -43,7 +43,7 @@ from glimpse_data import (
     view,
     whole,
 )
-from reward import Cider, words
+from reward import Cider, faults, words
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -615,6 +615,9 @@ class Repeats:
         return cost
 
 
+FAULT_COST = 1.0  # twice what an ordinary caption is rewarded
+
+
 class Judge:
     """The reward of what is said of one source's photos."""
 
@@ -625,7 +628,7 @@ class Judge:
         self.scale, self.repeats = scale, repeats
 
     def __call__(self, number: int, said: list[str]) -> float:
-        reward = self.scale * self.cider(number, said)
+        reward = self.scale * self.cider(number, said) - FAULT_COST * faults(said)
         return reward if self.repeats is None else reward - self.repeats(said)
 
 

@@ -11,10 +11,21 @@ import pytest
 import torch
 import train_glimpse as training
 from conftest import TINY, random_model
-from glimpse_data import Photo, clean, coco, flickr8k, pack, unpack, usable, view, whole
+from glimpse_data import (
+    PackedPhoto,
+    Photo,
+    clean,
+    coco,
+    flickr8k,
+    pack,
+    unpack,
+    usable,
+    view,
+    whole,
+)
 from PIL import Image
 from pycocoevalcap.cider.cider import Cider as PublishedCider
-from reward import Cider, words
+from reward import Cider, faults, words
 from torch import Tensor
 
 from argus_cli.smolvlm.config import parse_model
@@ -70,6 +81,29 @@ def test_a_caption_that_comes_to_no_end_loses() -> None:
     cider = Cider(references)
     assert words("A dog's ball, two!") == ["a", "dog's", "ball", "two", "</s>"]
     assert cider(0, words("A dog runs")) > cider(0, words("A dog runs", ended=False))
+
+
+@pytest.mark.parametrize(
+    ("caption", "number"),
+    [
+        ("A man in a hat is riding a bike in the snow.", 0),
+        ("A man wearing a hat is wearing a hat.", 2),
+        ("A dog and a dog.", 1),
+        ("Two dogs are.", 1),
+        ("A dog in the.", 1),
+        ("A boy is looking up.", 0),
+        ("", 0),
+    ],
+)
+def test_what_is_said_twice_or_breaks_off_is_a_fault(caption: str, number: int) -> None:
+    assert faults(words(caption)) == number
+
+
+def test_a_fault_is_taken_off_the_reward() -> None:
+    photos = [PackedPhoto(b"", ("A man in a hat.",)), PackedPhoto(b"", ("A cat.",))]
+    judge, twice = training.Judge(photos, scale=0.1), words("A hat in a hat.")
+    assert judge(0, twice) == 0.1 * judge.cider(0, twice) - training.FAULT_COST
+    assert judge(0, words("A hat.")) == 0.1 * judge.cider(0, words("A hat."))
 
 
 def test_what_was_said_lately_costs_more_each_time_and_is_forgotten() -> None:

@@ -761,8 +761,8 @@ def report(trainer: Trainer, dev: list[PackedPhoto], encoder: Encoder) -> None:
         chunks = [examples[first : first + 50] for first in range(0, len(examples), 50)]
         losses = [caption_loss(model, chunk, 0.0).item() for chunk in chunks]
         texts = [text for chunk in chunks for text in greedy(model, chunk, encoder)]
-    judge = Judge(dev[:300])
-    rewards = [judge(number, words(text)) for number, text in enumerate(texts)]
+    cider = Judge(dev[:300]).cider
+    rewards = [cider(number, words(text)) for number, text in enumerate(texts)]
     trainer.log(
         f"DEV {sum(losses) / len(losses):.4f} CIDEr {sum(rewards) / len(texts):.3f} "
         f"distinct {len(set(texts)) / len(texts):.2f}"
